@@ -1,0 +1,141 @@
+"""The agents of this process: making them, resuming them, ending them (AL-75 to AL-79)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal
+
+import trio
+
+from dsh.agent.agent import Agent
+from dsh.agent.driver import drive
+from dsh.agent.prompt import Prompt
+from dsh.agent.step import Loop
+from dsh.core.errors import DshError, SessionError
+from dsh.core.events import Event
+from dsh.kernel.host import Host
+from dsh.kernel.scope import Context
+from dsh.llm.service import LlmService
+from dsh.session.session import Session
+from dsh.session.sessions import Sessions
+from dsh.store.writes import LEASE_HEARTBEAT_S
+from dsh.tools.registry import Tools
+
+Setup = Callable[[Context], Awaitable[None] | None]
+
+
+class AgentExists(DshError):
+    code = "AGENT_EXISTS"
+
+
+class Agents:
+    """A service. Every driver runs in `nursery`, which ends only after its agents were disposed."""
+
+    def __init__(self, host: Host, sessions: Sessions, nursery: trio.Nursery) -> None:
+        self.host = host
+        self.sessions = sessions
+        self._nursery = nursery
+        self._live: dict[str, Agent] = {}
+
+    def find(self, id: str) -> Agent | None:
+        return self._live.get(id)
+
+    async def create(
+        self,
+        options: dict[str, Any],
+        *,
+        id: str | None = None,
+        meta: dict[str, Any] | None = None,
+        seed: Sequence[Event] | None = None,
+        setup: Setup | None = None,
+    ) -> Agent:
+        """A new agent on a new session, seeded or empty."""
+        session = self.sessions.prepare_new(id, meta=meta, seed=seed)
+        session.claim(secrets.token_hex(8))
+        return await self._start(session, options, "startup", setup)
+
+    async def resume(self, id: str, options: dict[str, Any], *, setup: Setup | None = None) -> Agent:
+        """An agent on a stored session, its interrupted turn closed first (AL-79, PE-30)."""
+        if id in self._live:
+            raise AgentExists(f"agent {id} is already live")
+        return await self._start(self.sessions.prepare_stored(id), options, "resume", setup)
+
+    async def _start(
+        self, session: Session, options: dict[str, Any], source: Literal["startup", "resume"], setup: Setup | None
+    ) -> Agent:
+        """AL-75, in its order; a failure undoes what was done (AL-76)."""
+        ctx = self.host.root.scope()
+        agent = Agent(session, dict(options), ctx, self._nursery)
+        ctx.key = agent
+        try:
+            if setup is not None:
+                pending = setup(ctx)
+                if pending is not None:
+                    await pending
+            if session.id in self._live:
+                raise AgentExists(f"agent {session.id} is already live")
+            self._live[session.id] = agent
+            self.sessions.publish(session)
+        except BaseException:
+            self._live.pop(session.id, None) if self._live.get(session.id) is agent else None
+            session.release()
+            await ctx.dispose()
+            raise
+        agent.notify("agent/created")
+        agent.notify("agent/session-start", source)
+        loop = Loop(self.host.get(LlmService), self.host.get(Prompt), self.host.get(Tools))
+        self._nursery.start_soon(drive, agent, loop)
+        self._nursery.start_soon(self._beat, agent)
+        return agent
+
+    async def dispose(self, agent: Agent) -> None:
+        """Stop and drain the driver, announce, unwind the agent's scope (AL-78)."""
+        await agent.dispose()
+        if self._live.get(agent.id) is not agent:
+            return
+        del self._live[agent.id]
+        agent.notify("agent/disposed")
+        self.sessions.dispose(agent.session)
+        await agent.ctx.dispose()
+
+    async def close(self) -> None:
+        for agent in list(self._live.values()):
+            await self.dispose(agent)
+
+    async def _beat(self, agent: Agent) -> None:
+        """Renew the lease while the agent lives; one that was taken over ends its agent (PE-74)."""
+        while not agent.finished.is_set():
+            with trio.move_on_after(LEASE_HEARTBEAT_S):
+                await agent.finished.wait()
+                return
+            try:
+                agent.session.beat()
+            except SessionError as error:
+                agent.report_error(agent.session.turns, 0, error)
+                if error.code == "SESSION_LEASED":
+                    self._nursery.start_soon(self.dispose, agent)
+                    return
+            except DshError as error:
+                agent.report_error(agent.session.turns, 0, error)
+
+
+def install_prompt(host: Host, tools: Tools) -> Prompt:
+    """The prompt service with the sections and variables that are always there (SP-24, SP-25)."""
+    prompt = Prompt(host)
+    ctx = host.root
+    prompt.section(
+        ctx,
+        "harness:identity",
+        -100,
+        "You are dsh, an agent that works for its user in a command line shell. Working directory: {{cwd}}.",
+    )
+    prompt.section(ctx, "deployment:persona", 0, lambda _: str(host.config["persona"]))
+    prompt.variable(ctx, "cwd", lambda c: (c.agent.session.cwd if c.agent else None) or ".")
+    prompt.variable(ctx, "provider", lambda c: c.agent.options.get("provider") if c.agent else None)
+    prompt.variable(ctx, "model", lambda c: c.agent.options.get("model") if c.agent else None)
+    prompt.tools(ctx, "tools", lambda c: tools.schemas(c.agent))
+    ctx.provide(Prompt, prompt)
+    return prompt
+
+

@@ -1,0 +1,119 @@
+"""What passes in and out of the loop: inbox items, contexts, and the decisions of its interception points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NotRequired, TypedDict
+
+from dsh.core.errors import DshError
+from dsh.core.ids import AgentMessageId
+from dsh.core.lossless import NotJson, freeze
+from dsh.core.messages import Block, Source
+
+PREFIX_DELIMITER = "\n\n## My request:\n"
+USER: Source = {"kind": "user"}
+ANONYMOUS_PLUGIN: Source = {"kind": "plugin", "plugin": ""}
+
+
+class HookContext(TypedDict):
+    """Model-facing context from a listener, or attached to an inbox message; `source` is required (CO-16)."""
+
+    content: list[Block]
+    source: Source
+    placement: NotRequired[Literal["separate", "prompt-prefix"]]
+    meta: NotRequired[Any]
+
+
+class PromptDecision(TypedDict):
+    """`allow` (optionally with new `content`, and with the contexts to add) or `block` with a `reason`."""
+
+    kind: Literal["allow", "block"]
+    content: NotRequired[list[Block]]
+    additionalContexts: NotRequired[list[HookContext]]
+    reason: NotRequired[str]
+
+
+class ContinuationReason(TypedDict):
+    content: list[Block]
+    source: Source
+
+
+class ContinuationDecision(TypedDict):
+    action: Literal["stop", "continue"]
+    reason: NotRequired[ContinuationReason]
+
+
+class RequestErrorDecision(TypedDict):
+    action: Literal["fail", "retry"]
+
+
+class InputInvalid(DshError):
+    code = "INPUT_INVALID"
+
+
+class InputNotJson(DshError):
+    code = "INPUT_NOT_JSON"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Item:
+    """One accepted inbox message, frozen. `steering` says which FIFO it is in (AL-3)."""
+
+    id: AgentMessageId
+    content: list[Block]
+    source: Source
+    contexts: list[HookContext]
+    wakeup: bool
+    steering: bool
+    meta: Any = field(default=None, repr=False)
+
+    def message(self) -> dict[str, Any]:
+        """The `AgentMessage` of inbox notifications: everything but `meta`."""
+        return freeze(  # type: ignore[no-any-return]
+            {
+                "id": self.id,
+                "content": self.content,
+                "source": self.source,
+                "contexts": self.contexts,
+                "steering": self.steering,
+                "wakeup": self.wakeup,
+            }
+        )
+
+
+def accept(content: Any, source: Any, contexts: Any, meta: Any) -> tuple[Any, Any, Any, Any]:
+    """Check and freeze an input as a whole (AL-1); INPUT_INVALID for a wrong shape, INPUT_NOT_JSON for the rest."""
+    if not isinstance(content, list) or not all(isinstance(b, dict) and isinstance(b.get("type"), str) for b in content):
+        raise InputInvalid("content must be a list of blocks, each with a type")
+    if not isinstance(source, dict) or not isinstance(source.get("kind"), str):
+        raise InputInvalid("source must be an object with a kind")
+    if not isinstance(contexts, list):
+        raise InputInvalid("contexts must be a list")
+    for context in contexts:
+        if not isinstance(context, dict) or not isinstance(context.get("source"), dict) or "content" not in context:
+            raise InputInvalid("a context needs content and a source")
+    try:
+        return freeze(content), freeze(source), freeze(contexts), freeze(meta)
+    except NotJson as error:
+        raise InputNotJson(error.message) from error
+
+
+def prompt_data(content: Any, source: Source, contexts: list[HookContext], meta: Any) -> dict[str, Any]:
+    """The payload of a prompt message, with prefix contexts baked in (AL-10)."""
+    prefix = [c for c in contexts if c.get("placement") == "prompt-prefix"]
+    data: dict[str, Any] = {"content": content, "source": source}
+    if prefix:
+        baked = [b for c in prefix for b in c["content"]]
+        data["content"] = [*baked, {"type": "text", "text": PREFIX_DELIMITER}, *content]
+        data["envelope"] = {
+            "displayContent": content,
+            "prefixContexts": [{k: c[k] for k in ("source", "meta") if k in c} for c in prefix],  # type: ignore[literal-required]
+        }
+    if meta is not None:
+        data["meta"] = meta
+    return data
+
+
+def context_data(context: HookContext) -> dict[str, Any]:
+    """The payload of a separate context message (AL-11, AL-12)."""
+    return prompt_data(context["content"], context["source"], [], context.get("meta"))

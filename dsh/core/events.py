@@ -1,0 +1,53 @@
+"""The log entry and the catalogue of event types (docs/spec/session.md)."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypedDict
+
+from dsh.core.kinds import OpenKind
+
+SURFACE_TYPES: Final = frozenset({"user/message", "assistant/message", "tool/result", "steering/message"})
+
+event_type = OpenKind(
+    "session event type",
+    "turn/start",
+    "turn/end",
+    "step/start",
+    "step/end",
+    "user/message",
+    "steering/message",
+    "prompt/blocked",
+    "assistant/chunk",
+    "assistant/message",
+    "tool/call",
+    "tool/result",
+    "todo/write",
+    "request/header",
+)
+
+
+class Event(TypedDict, total=False):
+    """One immutable log entry. `type`, `seq`, `time` (epoch ms) and `data` are always there; the other two only on
+    the four surface types."""
+
+    type: str
+    seq: int
+    time: int
+    data: Any
+    sourceEventSeqs: list[int]
+    surfaceOp: Any
+
+
+ENVELOPE_KEYS: Final = frozenset({"type", "seq", "time", "data", "sourceEventSeqs", "surfaceOp"})
+
+
+class SessionHeader(TypedDict, total=False):
+    """What is kept beside the log; `version` (0), `id`, `createdAt` (epoch ms) are always there."""
+
+    version: int
+    id: str
+    createdAt: int
+    cwd: str
+    parentSession: str
+    seedLength: int
+    delegationDepth: int

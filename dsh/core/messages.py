@@ -1,0 +1,162 @@
+"""Blocks, messages, chunks and requests as they stand on the wire and in the log (docs/spec/core.md).
+
+All of these are JSON objects; the `TypedDict`s document and type them. `Request` is the one behaviour object: a fully
+assembled, frozen model call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NotRequired, TypedDict
+
+from dsh.core.lossless import same
+
+
+class Block(TypedDict):
+    """A typed piece of content, told apart by `type`: text, reasoning, tool-call, tool-result, or a plugin's."""
+
+    type: str
+    text: NotRequired[str]
+    id: NotRequired[str]
+    name: NotRequired[str]
+    arguments: NotRequired[str]
+    toolCallId: NotRequired[str]
+    content: NotRequired[list[Block]]
+    isError: NotRequired[bool]
+
+
+class Source(TypedDict):
+    """Who produced a message; only `kind == "user"` is human authority."""
+
+    kind: str
+    plugin: NotRequired[str]
+
+
+class Provenance(TypedDict):
+    """Route that made an assistant message, and its adapter's private replay state (CO-15)."""
+
+    provider: str
+    model: str
+    replayState: NotRequired[Any]
+
+
+class Message(TypedDict):
+    role: Literal["system", "user", "assistant"]
+    content: list[Block]
+    provenance: NotRequired[Provenance]
+
+
+class ToolSchema(TypedDict):
+    """A tool as the model sees it; `parameters` is a JSON Schema object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class LlmFailure(TypedDict):
+    """Facts of a provider failure (LS-7). `providerRetryAfterMs` is in milliseconds."""
+
+    message: str
+    code: str
+    status: NotRequired[int]
+    providerRetryAfterMs: NotRequired[float]
+    requestId: NotRequired[str]
+
+
+class TokenUsage(TypedDict):
+    """Tokens of one call; the three input figures are disjoint, `reasoningTokens` is inside `outputTokens`."""
+
+    inputTokens: int
+    outputTokens: int
+    cacheReadTokens: NotRequired[int]
+    cacheWriteTokens: NotRequired[int]
+    reasoningTokens: NotRequired[int]
+
+
+class FinishReason(TypedDict):
+    kind: str
+    failure: NotRequired[LlmFailure]
+
+
+class Chunk(TypedDict):
+    """A streamed fragment (LS-1 to LS-3), told apart by `type`."""
+
+    type: str
+    index: NotRequired[int]
+    blockType: NotRequired[str]
+    text: NotRequired[str]
+    id: NotRequired[str]
+    name: NotRequired[str]
+    argumentsDelta: NotRequired[str]
+    block: NotRequired[Block]
+    usage: NotRequired[TokenUsage]
+    reason: NotRequired[FinishReason]
+    replayState: NotRequired[Any]
+
+
+class CallConfig(TypedDict):
+    """Route, effort and sampling of a request (`LlmCallConfig`). Absent fields are absent, never null (CO-22)."""
+
+    provider: str
+    model: str
+    reasoningEffort: NotRequired[str]
+    temperature: NotRequired[float]
+    maxTokens: NotRequired[int]
+    stop: NotRequired[list[str]]
+
+
+CONFIG_FIELDS = ("provider", "model", "reasoningEffort", "temperature", "maxTokens", "stop")
+
+
+class EpochHeader(TypedDict):
+    """The logged request envelope; the last three are absent, never empty (SE-30)."""
+
+    config: CallConfig
+    system: NotRequired[str]
+    tools: NotRequired[list[ToolSchema]]
+    messagePrefix: NotRequired[list[Message]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Request:
+    """One fully assembled model call (`GenerateOptions`), deeply immutable: every JSON value in it is frozen.
+
+    `session_id` serves listeners and the replay adapter only (CO-29). `loop_built` marks a conversation request of
+    the agent loop in this process: it is no field of the wire, and a copy made by `dataclasses.replace` through
+    `changed()` does not have it (LS-31).
+    """
+
+    config: CallConfig
+    messages: tuple[Message, ...]
+    system: str | None = None
+    tools: tuple[ToolSchema, ...] = ()
+    session_id: str | None = None
+    purpose: Literal["compaction", "session-title"] | None = None
+    loop_built: bool = field(default=False, repr=False)
+
+    @property
+    def provider(self) -> str:
+        return self.config["provider"]
+
+    @property
+    def model(self) -> str:
+        return self.config["model"]
+
+    def changed(self, **fields: Any) -> Request:
+        """A hand-changed copy, which is no longer the loop's own request."""
+        return replace(self, **{**fields, "loop_built": False})
+
+
+def same_config(a: CallConfig, b: CallConfig) -> bool:
+    """Field-wise equality; an absent `stop` differs from an empty one (CO-23)."""
+    return all((f in a) == (f in b) and same(a.get(f), b.get(f)) for f in CONFIG_FIELDS)
+
+
+def text_block(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def text_of(content: list[Block]) -> str:
+    """The visible text of a content list: its text blocks, joined without a separator (HD-4)."""
+    return "".join(b.get("text", "") for b in content if b["type"] == "text")

@@ -1,0 +1,48 @@
+"""Every hook point of the program, on one screen. The contract of each is in the docs/spec file that owns it.
+
+`notice`     observers, called in order; a failure is contained and changes nothing.
+`serial`     awaited one after another in registration order; a failure propagates.
+`waterfall`  listeners around a default: each gets `next` as its last argument and calls it at most once, or decides
+             alone. The first registered is outermost (AL-82, CO-40).
+
+The first argument of an `agent/*` point is the agent, and the agent is its scope key; `tools/*` points are keyed by
+the agent of the execution (SC-15). `session/*` and `llm/stream` reach every listener.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+Kind = Literal["notice", "serial", "waterfall"]
+
+POINTS: Final[dict[str, Kind]] = {
+    "session/created": "notice",  # session
+    "session/disposed": "notice",  # session
+    "session/event": "notice",  # session, event (after commit)
+    "agent/created": "notice",  # agent
+    "agent/disposed": "notice",  # agent
+    "agent/status": "notice",  # agent, status
+    "agent/session-start": "notice",  # agent, "startup" | "resume" | "clear" | "compact"
+    "agent/inbox/enqueue": "notice",  # agent, message
+    "agent/inbox/dequeue": "notice",  # agent, message
+    "agent/inbox/discard": "notice",  # agent, messages
+    "agent/cancel-requested": "notice",  # agent, cause
+    "agent/error": "notice",  # agent, turn, step, error
+    "agent/prompt-submit": "waterfall",  # agent, content, source, signal -> PromptDecision
+    "agent/session-prefix": "waterfall",  # agent, prefix, signal -> messages
+    "agent/pre-step": "serial",  # agent, turn, step, signal
+    "agent/request": "waterfall",  # agent, turn, step, config, signal -> config
+    "agent/step-result": "waterfall",  # agent, turn, step, message, signal -> message
+    "agent/request-error": "waterfall",  # agent, turn, step, error, failure, prior, signal -> fail | retry
+    "agent/post-step": "serial",  # agent, turn, step, signal
+    "agent/turn-continuation": "waterfall",  # agent, turn, default, signal -> ContinuationDecision
+    "agent/turn-stop": "serial",  # agent, turn, signal -> stop or None; the first stop wins
+    "llm/stream": "waterfall",  # request -> async iterator of chunks
+    "tools/change": "notice",  # -
+    "tools/pre-execute": "waterfall",  # execution -> PreToolDecision
+    "tools/execute": "waterfall",  # execution -> ToolResult
+    "tools/post-execute": "waterfall",  # execution, result -> PostToolDecision
+    "tools/result": "notice",  # execution, result
+    "system-prompt/assemble": "waterfall",  # assembly, context -> assembly
+    "system-prompt/change": "notice",  # -
+}

@@ -1,0 +1,1 @@
+"""Adapters: one module per way of reaching a model."""

@@ -1,0 +1,168 @@
+"""The request side of chat completions: our request as the JSON body a server wants (LS-50 to LS-57).
+
+Dialects differ in a handful of named points, and `Dialect` is the list of them; the rest is common. The body is built
+in one fixed key order and history is only ever appended to, so two requests of a session share their bytes up to the
+first new message: providers cache by exact prefix (LS-56).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dsh.core.lossless import dumps, mend_surrogates
+from dsh.core.messages import Block, Message, Request, text_of
+from dsh.llm.failure import LlmError
+
+NO_OUTPUT = "(no output)"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What is special about a kind of server.
+
+    `thinking`: it takes DeepSeek's `thinking` switch. `efforts`: the reasoning efforts that may be asked for.
+    `max_tokens_field`: its name for the output limit. `always_replay_reasoning`: reasoning goes back with tool calls
+    whatever the replay state says, since the API refuses the history otherwise (P5); other servers get it back only
+    where they gave it under that very name.
+    """
+
+    name: str
+    thinking: bool
+    efforts: tuple[tuple[str, str], ...]
+    max_tokens_field: str = "max_tokens"
+    always_replay_reasoning: bool = False
+
+
+_OPENAI_EFFORTS = (
+    ("none", "None"),
+    ("minimal", "Minimal"),
+    ("low", "Low"),
+    ("medium", "Medium"),
+    ("high", "High"),
+    ("xhigh", "Extra high"),
+)
+
+DIALECTS: dict[str, Dialect] = {
+    d.name: d
+    for d in (
+        Dialect(
+            "deepseek",
+            thinking=True,
+            efforts=(("off", "Off"), ("high", "High"), ("max", "Max")),
+            always_replay_reasoning=True,
+        ),
+        # OpenAI's reasoning models refuse the older name
+        Dialect("openai", thinking=False, efforts=_OPENAI_EFFORTS, max_tokens_field="max_completion_tokens"),
+        Dialect("chat", thinking=False, efforts=_OPENAI_EFFORTS),
+    )
+}
+
+
+def thinking_options(dialect: Dialect, request: Request, configured: str | None) -> dict[str, Any]:
+    """`thinking` and `reasoning_effort` (LS-50, LS-51). `configured` is the deployment's `thinking`, if set."""
+    effort = request.config.get("reasoningEffort")
+    titling = request.purpose == "session-title"
+    if not dialect.thinking:
+        return {"reasoning_effort": effort} if effort is not None and not titling else {}
+    if titling:
+        return {"thinking": {"type": "disabled"}}
+    if effort is None:
+        return {"thinking": {"type": configured}} if configured else {}
+    known = {e for e, _ in dialect.efforts}
+    if effort not in known or (configured == "disabled" and effort != "off"):
+        raise LlmError(f"reasoning effort {effort!r} is not supported here", "UNSUPPORTED_REASONING_EFFORT")
+    if effort == "off":
+        return {"thinking": {"type": "disabled"}}
+    return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
+
+
+def body(dialect: Dialect, request: Request, configured_thinking: str | None = None) -> dict[str, Any]:
+    """The body as a JSON object; an option that is not set is absent (CO-22)."""
+    config = request.config
+    made: dict[str, Any] = {"model": config["model"], "messages": messages(dialect, request)}
+    made["stream"] = True
+    made["stream_options"] = {"include_usage": True}
+    made.update(thinking_options(dialect, request, configured_thinking))
+    if request.tools:
+        made["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": t["name"], "description": t["description"], "parameters": t["parameters"]},
+            }
+            for t in request.tools
+        ]
+    for ours, theirs in (
+        ("temperature", "temperature"),
+        ("maxTokens", dialect.max_tokens_field),
+        ("stop", "stop"),
+    ):
+        if ours in config:
+            made[theirs] = config[ours]  # type: ignore[literal-required]
+    return made
+
+
+def encode(made: dict[str, Any]) -> bytes:
+    """The bytes that go out: always valid UTF-8, whatever a hand-built message holds (P7)."""
+    return mend_surrogates(dumps(made)).encode()
+
+
+def messages(dialect: Dialect, request: Request) -> list[dict[str, Any]]:
+    """The wire messages: the system prompt, then the history."""
+    wire: list[dict[str, Any]] = []
+    if request.system:
+        wire.append({"role": "system", "content": request.system})
+    for message in request.messages:
+        if message["role"] == "assistant":
+            wire.append(_assistant(dialect, request.provider, message))
+        elif message["role"] == "user":
+            wire += _user(message)
+        else:
+            wire.append({"role": "system", "content": text_of(message["content"])})
+    return wire
+
+
+def _user(message: Message) -> list[dict[str, Any]]:
+    """LS-52, LS-53."""
+    text = text_of(message["content"])
+    results = [b for b in message["content"] if b["type"] == "tool-result"]
+    wire: list[dict[str, Any]] = []
+    if text or not results:
+        wire.append({"role": "user", "content": text})
+    for result in results:
+        said = text_of(result.get("content", []))
+        wire.append({"role": "tool", "tool_call_id": result["toolCallId"], "content": said or NO_OUTPUT})
+    return wire
+
+
+def _assistant(dialect: Dialect, provider: str, message: Message) -> dict[str, Any]:
+    """LS-54, LS-55."""
+    wire: dict[str, Any] = {"role": "assistant", "content": text_of(message["content"])}
+    calls = [b for b in message["content"] if b["type"] == "tool-call"]
+    if not calls:
+        return wire
+    if _wants_reasoning(dialect, provider, message):
+        thought = "".join(b.get("text", "") for b in message["content"] if b["type"] == "reasoning")
+        if thought:
+            wire["reasoning_content"] = thought
+    wire["tool_calls"] = [_call(b) for b in calls]
+    return wire
+
+
+def _wants_reasoning(dialect: Dialect, provider: str, message: Message) -> bool:
+    """Only to the route that made it (P5); foreign history without provenance goes to a dialect that insists."""
+    provenance = message.get("provenance")
+    if provenance is None:
+        return dialect.always_replay_reasoning
+    if provenance["provider"] != provider:
+        return False
+    state = provenance.get("replayState")
+    told = isinstance(state, dict) and state.get("reasoningField") == "reasoning_content"
+    return told or dialect.always_replay_reasoning
+
+
+def _call(block: Block) -> dict[str, Any]:
+    """A call that was made without arguments goes back as `{}`: servers that parse the history refuse an empty
+    text. Anything else goes back exactly as it came (LS-4)."""
+    arguments = block["arguments"] if block["arguments"].strip() else "{}"
+    return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}

@@ -1,0 +1,3 @@
+-- Values stored by `dsh config set`.
+-- → key, value (JSON)
+SELECT key, value FROM setting ORDER BY key

@@ -1,0 +1,241 @@
+"""One session: a handle over its rows in the log, and the only way the program appends to it.
+
+The log is the truth, and the database refuses what does not belong there; the handle keeps no second copy of the
+events. It remembers three things so that a step costs the same however long the session is: the next seq, the
+messages derived so far (extended by new surface nodes, rebuilt only after a replacement), and the header in force.
+
+An append goes straight to SQLite and returns when it is committed: some 50 us in WAL mode, where a commit is not
+synced. `flush` makes all of it durable; the loop calls it at every checkpoint (PE-22 to PE-24, PE-71).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+
+from dsh import query
+from dsh.core.errors import DshError, SessionError
+from dsh.core.events import Event, SessionHeader
+from dsh.core.ids import SessionId
+from dsh.core.lossless import FrozenDict, FrozenList, dumps, freeze, loads
+from dsh.core.messages import EpochHeader, Message
+from dsh.store import writes
+from dsh.store.database import Database
+
+if TYPE_CHECKING:
+    from dsh.session.sessions import Sessions
+
+APPEND: str = "append"
+
+
+class Session:
+    """A live session. Made by `Sessions`; one per id in a process, and one process per id by its lease (PE-72)."""
+
+    def __init__(self, owner: Sessions, header: SessionHeader, *, stored: bool) -> None:
+        self._owner = owner
+        self._db: Database = owner.db
+        self.header: SessionHeader = freeze(dict(header))
+        self.id = SessionId(header["id"])
+        self.length = 0
+        self.generation = 0
+        self.turns = 0
+        self.open_turn: int | None = None
+        self.open_step: int | None = None
+        self.disposed = False
+        self._stored = stored
+        self._holder: str | None = None
+        self._announcing = False
+        self._messages: list[Message] = []
+        self._derived = 0  # messages cover the log below this seq
+        self._derived_generation = 0
+        self._header_in_force: EpochHeader | None = None
+
+    @property
+    def cwd(self) -> str | None:
+        return self.header.get("cwd")
+
+    # ------------------------------------------------------------------------------------------------ appending
+
+    def append(
+        self,
+        type: str,
+        data: Any,
+        *,
+        surface: str | dict[str, Any] | None = None,
+        sources: Sequence[int] | None = None,
+    ) -> Event:
+        """Append one event, tell the observers, and return it, frozen, as it is stored (SE-1 to SE-7).
+
+        `surface` is "append" or a replace object on the four surface types; `sources` are earlier seqs. A refusal
+        (EVENT_NOT_JSON, SURFACE_INVALID, INVARIANT, LEGACY_EVENT, …) leaves the log as it was.
+        """
+        event = self.record(type, data, surface=surface, sources=sources)
+        self._announcing = True
+        try:
+            self._owner.host.hooks.notify("session/event", None, self, event)
+        finally:
+            self._announcing = False
+        return event
+
+    def record(
+        self,
+        type: str,
+        data: Any,
+        *,
+        surface: str | dict[str, Any] | None = None,
+        sources: Sequence[int] | None = None,
+        time: int | None = None,
+    ) -> Event:
+        """Append without telling observers: for seeds and repairs, which happen before anybody observes (SE-50)."""
+        frozen = freeze(data)
+        text = dumps(frozen)
+        source_list = None if sources is None else FrozenList(sources)
+        op = freeze(surface)
+        if self._announcing:
+            raise SessionError("an observer of an append may not append to the same session", code="APPEND_REENTRANT")
+        at = writes.now_ms() if time is None else time
+        self._store(
+            type,
+            at,
+            text,
+            None if source_list is None else dumps(source_list),
+            None if op is None else dumps(op),
+        )
+        event = FrozenDict(type=type, seq=self.length, time=at, data=frozen)
+        if source_list is not None:
+            dict.__setitem__(event, "sourceEventSeqs", source_list)
+        if op is not None:
+            dict.__setitem__(event, "surfaceOp", op)
+        self._follow(cast(Event, event))
+        return cast(Event, event)
+
+    def _store(self, type: str, at: int, data: str, sources: str | None, op: str | None) -> None:
+        try:
+            if self._stored:
+                writes.insert_event(self._db, self.id, self.length, type, at, data, sources, op)
+                return
+            with self._db.transaction():  # the header exists only together with a first event (PE-1, PE-6)
+                writes.insert_session(self._db, self.header)
+                writes.insert_event(self._db, self.id, self.length, type, at, data, sources, op)
+                if self._holder is not None:
+                    writes.claim_lease(self._db, self.id, self._holder)
+            self._stored = True
+        except SessionError as error:
+            if error.code == "SEQ_MISMATCH" and self._holder is not None:
+                writes.beat_lease(self._db, self.id, self._holder)  # SESSION_LEASED if that is why (PE-74)
+            raise
+
+    def _follow(self, event: Event) -> None:
+        self.length += 1
+        kind, data = event["type"], event["data"]
+        if kind == "turn/start":
+            self.turns = self.open_turn = data["turn"]
+        elif kind == "turn/end":
+            self.open_turn = None
+        elif kind == "step/start":
+            self.open_step = data["step"]
+        elif kind == "step/end":
+            self.open_step = None
+        elif kind == "request/header":
+            self._header_in_force = data["header"]
+        if event.get("surfaceOp", APPEND) != APPEND:
+            self.generation += 1
+
+    # ------------------------------------------------------------------------------------------------- deriving
+
+    def derive_messages(self) -> tuple[Message, ...]:
+        """What the model sees now (SE-20 to SE-24): the view `message`, read only where it is new."""
+        if not self._stored:
+            return ()
+        if self.generation != self._derived_generation:
+            self._messages = []
+            self._derived = 0
+        if self._derived < self.length:
+            for _, role, content, provenance in query.rows(
+                self._db, "messages_since", session=self.id, seq=self._derived
+            ):
+                message: dict[str, Any] = {"role": role, "content": loads(content)}
+                if provenance is not None:
+                    message["provenance"] = loads(provenance)
+                self._messages.append(freeze(message))
+            self._derived = self.length
+            self._derived_generation = self.generation
+        return tuple(self._messages)
+
+    def header_in_force(self) -> EpochHeader | None:
+        """The latest logged request header (SE-31), or None before the first."""
+        return self._header_in_force
+
+    def events(self, low: int = 0, high: int | None = None) -> list[Event]:
+        """Stored events from `low` to `high`, both included."""
+        top = self.length - 1 if high is None else high
+        return [event_of(r) for r in query.rows(self._db, "events_between", session=self.id, low=low, high=top)]
+
+    # ------------------------------------------------------------------------------------------ lease and flush
+
+    def claim(self, holder: str) -> None:
+        """Become this session's driver (PE-72, PE-73); a session without events claims with its first one."""
+        self._holder = holder
+        if self._stored:
+            writes.claim_lease(self._db, self.id, holder)
+
+    def beat(self) -> None:
+        if self._stored and self._holder is not None:
+            writes.beat_lease(self._db, self.id, self._holder)
+
+    def release(self) -> None:
+        if self._stored and self._holder is not None:
+            writes.release_lease(self._db, self.id, self._holder)
+        self._holder = None
+
+    async def flush(self) -> None:
+        """Return when everything appended is on disk and searchable; the sync itself runs in a worker thread."""
+        if not self._stored:
+            return
+        writes.refresh_search(self._db)
+        await trio.to_thread.run_sync(self._db.sync)
+
+    # -------------------------------------------------------------------------------------------------- loading
+
+    def load_state(self) -> None:
+        """Take over what the database knows about a stored session."""
+        state = query.row(self._db, "session_state", session=self.id)
+        if state is None:
+            raise SessionError(f"there is no session {self.id}", code="SESSION_NOT_FOUND")
+        self.length, self.generation, self.turns = state[9], state[10], state[11]
+        self.open_turn, self.open_step = state[13], state[14]
+        found = query.row(self._db, "header_in_force", session=self.id)
+        self._header_in_force = freeze(loads(found[1])) if found else None
+
+
+def event_of(row: Iterable[Any]) -> Event:
+    """An event from a row (seq, type, time, data, source_event_seqs, surface_op); its data is frozen."""
+    seq, type_, time, data, sources, op = row
+    try:
+        event = Event(type=type_, seq=seq, time=time, data=freeze(loads(data)))
+        if sources is not None:
+            event["sourceEventSeqs"] = freeze(loads(sources))
+        if op is not None:
+            event["surfaceOp"] = freeze(loads(op))
+    except (ValueError, DshError) as error:
+        raise SessionError(f"event {seq} cannot be read: {error}", code="LOG_CORRUPT") from error
+    return event
+
+
+def header_of(state: Sequence[Any]) -> SessionHeader:
+    """A header from a row of `session_state`; absent fields are absent."""
+    id_, version, created_at, cwd, parent, seed_length, depth = state[:7]
+    header = SessionHeader(version=version, id=id_, createdAt=created_at)
+    if cwd is not None:
+        header["cwd"] = cwd
+    if parent is not None:
+        header["parentSession"] = parent
+    if seed_length is not None:
+        header["seedLength"] = seed_length
+    if depth:
+        header["delegationDepth"] = depth
+    return header
+
+

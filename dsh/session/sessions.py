@@ -1,0 +1,192 @@
+"""The live sessions of this process: creating, resuming, forking, and the announcements that go with them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dsh import query
+from dsh.core.errors import DshError, SessionError
+from dsh.core.events import ENVELOPE_KEYS, Event, SessionHeader
+from dsh.core.ids import SessionId, new_session_id
+from dsh.core.lossless import MAX_INT, same
+from dsh.kernel.host import Host
+from dsh.session.repair import repair
+from dsh.session.session import Session, header_of
+from dsh.store import writes
+from dsh.store.database import Database
+
+_META = ("cwd", "parentSession", "createdAt", "seedLength", "delegationDepth")
+
+
+class Sessions:
+    """A service: every live session by id."""
+
+    def __init__(self, host: Host, db: Database) -> None:
+        self.host = host
+        self.db = db
+        self._live: dict[str, Session] = {}
+
+    def live(self, id: str) -> Session | None:
+        return self._live.get(id)
+
+    def __iter__(self) -> Any:
+        return iter(list(self._live.values()))
+
+    def create(
+        self, id: str | None = None, *, meta: Mapping[str, Any] | None = None, seed: Sequence[Event] | None = None
+    ) -> Session:
+        """`prepare_new`, published at once."""
+        return self.publish(self.prepare_new(id, meta=meta, seed=seed))
+
+    def prepare_new(
+        self, id: str | None = None, *, meta: Mapping[str, Any] | None = None, seed: Sequence[Event] | None = None
+    ) -> Session:
+        """A new private session; nothing is stored before its first event, unless a seed is given (PE-1, SE-50 to SE-53).
+
+        SESSION_ALREADY_EXISTS, HEADER_INVALID, SEED_INVALID (naming the first bad event).
+        """
+        given = dict(meta or {})
+        name = id if id is not None else new_session_id()
+        header = SessionHeader(version=0, id=name, createdAt=given.pop("createdAt", writes.now_ms()))
+        header.update({k: given.pop(k) for k in _META if given.get(k) is not None})  # type: ignore[typeddict-item]
+        check_header(header, given)
+        if name in self._live or query.row(self.db, "session_state", session=name):
+            raise SessionError(f"session {name} exists already", code="SESSION_ALREADY_EXISTS")
+        session = Session(self, header, stored=False)
+        if seed:
+            self._plant(session, seed)
+        return session
+
+    def prepare_stored(self, id: str, *, holder: str | None = None) -> Session:
+        """The stored session `id`, still private, with its last turn closed (PE-30, PE-73).
+
+        SESSION_NOT_FOUND; SESSION_LEASED while another process drives it; LOG_CORRUPT, VERSION_UNSUPPORTED.
+        """
+        if id in self._live:
+            raise SessionError(f"session {id} is already live", code="SESSION_ALREADY_EXISTS")
+        state = query.row(self.db, "session_state", session=id)
+        if state is None:
+            raise SessionError(f"there is no session {id}", code="SESSION_NOT_FOUND")
+        if state[1] != 0:
+            raise SessionError(f"session {id} has format version {state[1]}", code="VERSION_UNSUPPORTED")
+        session = Session(self, header_of(state), stored=True)
+        session.claim(holder or secrets.token_hex(8))
+        try:
+            session.load_state()
+            repair(self.db, session)
+        except BaseException:
+            session.release()
+            raise
+        return session
+
+    def fork(self, source: Session | str, boundary: int | None = None, child: str | None = None) -> Session:
+        """A child that shares the source's events up to `boundary`, the end of a turn (SE-55, SE-56).
+
+        SESSION_ALREADY_EXISTS, SESSION_NOT_FOUND, SESSION_NOT_LIVE, INVALID_BOUNDARY, OPEN_TURN.
+        """
+        name = child if child is not None else new_session_id()
+        if name in self._live or query.row(self.db, "session_state", session=name):
+            raise SessionError(f"session {name} exists already", code="SESSION_ALREADY_EXISTS")
+        if isinstance(source, Session) and self._live.get(source.id) is not source:
+            raise SessionError(f"session {source.id} is not live", code="SESSION_NOT_LIVE")
+        parent = source.id if isinstance(source, Session) else source
+        state = query.row(self.db, "session_state", session=parent)
+        if state is None:
+            if isinstance(source, Session) and boundary is None:
+                return self.create(name, meta=_inherited(source.header, 0))
+            raise SessionError(f"there is no session {parent}", code="SESSION_NOT_FOUND")
+        at = state[9] - 1 if boundary is None else boundary
+        if type(at) is not int or not 0 <= at < state[9]:
+            raise SessionError(f"session {parent} has no event {at}", code="INVALID_BOUNDARY")
+        writes.insert_fork(self.db, name, parent, at, writes.now_ms(), None)
+        stored = query.row(self.db, "session_state", session=name)
+        assert stored is not None
+        session = Session(self, header_of(stored), stored=True)
+        session.load_state()
+        return self.publish(session)
+
+    def dispose(self, session: Session) -> None:
+        """Forget a live session and give up its lease; what is stored stays (SE-54)."""
+        if session.disposed:
+            return
+        session.disposed = True
+        self._live.pop(session.id, None)
+        try:
+            session.release()
+        finally:
+            self.host.hooks.notify("session/disposed", None, session)
+
+    def publish(self, session: Session) -> Session:
+        """Make a prepared session live and announce it."""
+        self._live[session.id] = session
+        self.host.hooks.notify("session/created", None, session)
+        return session
+
+    def _plant(self, session: Session, seed: Sequence[Event]) -> None:
+        with self.db.transaction():
+            for index, event in enumerate(seed):
+                try:
+                    check_envelope(event, index)
+                    session.record(
+                        event["type"],
+                        event["data"],
+                        surface=event.get("surfaceOp"),
+                        sources=event.get("sourceEventSeqs"),
+                        time=event["time"],
+                    )
+                except DshError as error:
+                    raise SessionError(f"event {index} of the seed: {error}", code="SEED_INVALID") from error
+
+
+def _inherited(header: SessionHeader, seed_length: int) -> dict[str, Any]:
+    meta: dict[str, Any] = {"parentSession": header["id"], "seedLength": seed_length}
+    if "cwd" in header:
+        meta["cwd"] = header["cwd"]
+    return meta
+
+
+def check_envelope(event: Event, index: int) -> None:
+    """The envelope of a seeded event: exact keys, contiguous seq, a time (SE-50)."""
+    extra = set(event) - ENVELOPE_KEYS
+    missing = {"type", "seq", "time", "data"} - set(event)
+    if extra or missing:
+        raise SessionError(f"has wrong keys: {', '.join(sorted(extra | missing))}", code="SEED_INVALID")
+    if not same(event["seq"], index):
+        raise SessionError(f"has seq {event['seq']}", code="SEED_INVALID")
+    if type(event["time"]) is not int or not 0 <= event["time"] <= MAX_INT:
+        raise SessionError("has no valid time", code="SEED_INVALID")
+
+
+def check_header(header: SessionHeader, unknown: Mapping[str, Any]) -> None:
+    """Types of a new header that the database cannot see before the first event is stored (SE-53)."""
+    bad = [*unknown]
+    bad += [k for k in ("createdAt", "seedLength", "delegationDepth") if k in header and not _count(header[k])]  # type: ignore[literal-required]
+    bad += [k for k in ("id", "parentSession") if k in header and not _text(header[k])]  # type: ignore[literal-required]
+    if "cwd" in header and not (_text(header["cwd"]) and os.path.isabs(header["cwd"])):
+        bad.append("cwd")
+    if bad:
+        raise SessionError(f"session header: {', '.join(bad)} not valid", code="HEADER_INVALID")
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_INT
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def resolve_id(db: Database, typed: str) -> SessionId:
+    """The stored session that a person means by an id or the beginning of one. SESSION_NOT_FOUND."""
+    if query.row(db, "session_state", session=typed):
+        return SessionId(typed)
+    found = query.rows(db, "sessions_like", prefix=typed) if typed else []
+    if len(found) == 1:
+        return SessionId(found[0][0])
+    if found:
+        names = ", ".join(r[0] for r in found[:5])
+        raise SessionError(f"{typed!r} is the beginning of several sessions: {names}", code="SESSION_NOT_FOUND")
+    raise SessionError(f"there is no session {typed!r}", code="SESSION_NOT_FOUND", hint="dsh sessions lists them")

@@ -1,0 +1,291 @@
+"""Opening the one SQLite file, and turning what SQLite reports into our errors.
+
+`Database.open` is the only call of `apsw.Connection` in the program. It makes the file (0600, in a 0700 folder),
+brings its schema up to date, sets the pragmas, registers the functions and installs the views-only guard. Appends are
+autocommitted INSERTs into views: in WAL mode with `synchronous=NORMAL` one costs some 30 us and no sync; `sync()` is the
+checkpoint that makes everything so far survive a power loss.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from dsh.core.errors import DshError, SessionError, StoreError
+from dsh.store import functions, guard, locks, migrations
+
+Row = tuple[Any, ...]
+
+
+class Database:
+    """One guarded connection. Made by `open`; every method raises our own errors only."""
+
+    def __init__(self, db: apsw.Connection, path: Path, busy: BusyWait) -> None:
+        self._db = db
+        self.path = path
+        self.busy = busy
+        self._wal_fd: int | None = None
+
+    @classmethod
+    def open(
+        cls, path: Path, *, busy_timeout_ms: int = 30_000, read_only: bool = False, create: bool = True
+    ) -> Database:
+        """Open or create the database.
+
+        `read_only` refuses every write, also of the schema; `create=False` raises StoreError DB_MISSING where there is
+        no file. DB_FOREIGN, DB_VERSION, DB_DAMAGED, DB_BUSY, DB_IO name the file (exit 8).
+        """
+        busy = BusyWait(path, busy_timeout_ms)
+        with _our_errors(path, busy):
+            if not path.exists():
+                if not create:
+                    raise StoreError(f"there is no database at {path} yet", code="DB_MISSING")
+                _create_file(path)
+            db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX)
+            try:
+                _prepare(db, path, busy)
+                database = cls(db, path, busy)
+                if read_only:
+                    db.execute("PRAGMA query_only = 1")
+                guard.views_only(db)
+            except BaseException:
+                db.close()
+                raise
+        return database
+
+    def rows(self, sql: str, bindings: Any = ()) -> list[Row]:
+        """Run one statement and return all its rows."""
+        with _our_errors(self.path, self.busy):
+            return self._db.execute(sql, bindings).fetchall()
+
+    def row(self, sql: str, bindings: Any = ()) -> Row | None:
+        found = self.rows(sql, bindings)
+        return found[0] if found else None
+
+    def stream(self, sql: str, bindings: Any = ()) -> tuple[Sequence[str], Iterator[Row]]:
+        """Column names and rows of one statement, read as they are asked for (`dsh sql`)."""
+        with _our_errors(self.path, self.busy):
+            cursor = self._db.cursor()
+            cursor.execute(sql, bindings)
+            names = [d[0] for d in (cursor.get_description() if cursor.is_readonly else ())] if _open(cursor) else []
+
+        def read() -> Iterator[Row]:
+            with _our_errors(self.path, self.busy):
+                yield from cursor
+
+        return names, read()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One write transaction, taken with BEGIN IMMEDIATE: a deferred one that reads first and then writes is
+        refused outright when another process wrote in between. Nested use joins the outer one."""
+        with _our_errors(self.path, self.busy):
+            if self._db.in_transaction:
+                yield
+                return
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Several reads of one state of the database."""
+        with _our_errors(self.path, self.busy):
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.execute("COMMIT")
+
+    def sync(self) -> None:
+        """Make every commit so far survive a power loss (PE-71). Blocks for one fsync; safe in a worker thread.
+
+        In WAL mode the commits since the last checkpoint are in the -wal file, and a checkpoint syncs by itself, so
+        syncing that file is enough. It carries no locks, so our own descriptor does not disturb SQLite's.
+        """
+        if self._wal_fd is None:
+            try:
+                self._wal_fd = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:  # another journal mode, or nothing written yet
+                return
+        try:
+            os.fsync(self._wal_fd)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be synced: {error.strerror}", code="DB_IO") from error
+
+    def backup(self, target: Path) -> None:
+        """Copy the whole database to a new file (0600) with SQLite's backup API."""
+        with _our_errors(self.path, self.busy):
+            _create_file(target)
+            with apsw.Connection(str(target)) as copy, copy.backup("main", self._db, "main") as step:
+                step.step(-1)
+
+    def integrity(self) -> list[str]:
+        """Complaints of SQLite's own check; empty if the file is sound."""
+        with _our_errors(self.path, self.busy):
+            found = [str(r[0]) for r in self._db.execute("PRAGMA integrity_check(20)")]
+        return [] if found == ["ok"] else found
+
+    def pragma(self, name: str) -> Any:
+        with _our_errors(self.path, self.busy):
+            return self._db.pragma(name)
+
+    def close(self) -> None:
+        if self._wal_fd is not None:
+            os.close(self._wal_fd)
+            self._wal_fd = None
+        with _our_errors(self.path, self.busy):
+            self._db.close()
+
+
+def _open(cursor: apsw.Cursor) -> bool:
+    try:
+        cursor.get_description()
+    except apsw.ExecutionCompleteError:
+        return False
+    return True
+
+
+class BusyWait:
+    """The wait for a lock. Runs as SQLite's busy handler, in slices, so that signals are served in between.
+
+    `give_up` may be set by a signal handler: the wait then ends at once.
+    """
+
+    def __init__(self, path: Path, timeout_ms: int) -> None:
+        self.path = path
+        self.timeout_ms = timeout_ms
+        self.give_up = False
+        self._since = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._since = now
+        if self.give_up or (now - self._since) * 1000 >= self.timeout_ms:
+            return False
+        time.sleep(min(0.001 * (tries + 1), 0.02))
+        return True
+
+
+def _create_file(path: Path) -> None:
+    """Make an empty file only its owner can read, and its folder; what exists keeps its mode (PE-54)."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise StoreError(f"{path} is not a regular file", code="DB_FOREIGN") from None
+
+
+def _prepare(db: apsw.Connection, path: Path, busy: BusyWait) -> None:
+    db.set_busy_handler(busy)
+    # A statement re-prepares itself when it is bound again and statistics exist, which would run the guard anew on
+    # every execution; with a stable query plan a cached statement pays nothing.
+    db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    # "text" in double quotes is a name that does not exist, not a string that was meant differently.
+    db.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+    db.config(apsw.SQLITE_DBCONFIG_DQS_DDL, 0)
+    # Only functions marked innocuous run inside views and triggers: a database from elsewhere cannot call others.
+    db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    functions.register(db)
+
+    def backup(name: str) -> None:
+        Database(db, path, busy).backup(path.with_name(f"{path.name}.before-{name}"))
+
+    migrations.migrate(db, backup=backup)
+    # Readers never wait for the writer and the writer never for readers. Set after the schema check, so that a
+    # database that is not ours keeps its mode (PE-53).
+    if db.pragma("journal_mode") != "wal":
+        _retry(busy, lambda: db.pragma("journal_mode", "wal"))
+    # A commit reaches the operating system at once and the disk at the next checkpoint or sync(): a killed process
+    # loses nothing, and chunks do not cost a disk write each.
+    db.execute("PRAGMA synchronous = NORMAL")
+    # References are checked; the rules delete by hand, since cascades run outside every view.
+    db.execute("PRAGMA foreign_keys = 1")
+    # Sorting and trigger bookkeeping in memory: with files for it an append costs half as much again.
+    db.execute("PRAGMA temp_store = MEMORY")
+    db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+
+
+def _retry(busy: BusyWait, action: Callable[[], Any]) -> None:
+    """Switching to WAL needs the file alone and does not ask the busy handler in every case."""
+    tries = 0
+    while True:
+        try:
+            action()
+            return
+        except apsw.BusyError:
+            if not busy(tries):
+                raise
+            tries += 1
+
+
+@contextmanager
+def _our_errors(path: Path, busy: BusyWait) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(error, path, busy) from error
+    except StoreError as error:
+        if error.message.startswith(("is not", "has schema")):
+            error.message = f"{path} {error.message}"
+            error.args = (error.message,)
+        raise
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}", code="DB_IO") from error
+
+
+# What the rules of schema.sql raise, in words; the code itself routes.
+_REFUSALS = {
+    "SEQ_MISMATCH": "the event's seq is not the next one of its session",
+    "EVENT_NOT_JSON": "the event's data is not JSON",
+    "SURFACE_INVALID": "the event's place on the surface is not valid",
+    "LEGACY_EVENT": "the event is of a type that is no longer written",
+    "HEADER_INVALID": "the header is not valid",
+    "INVARIANT": "the event is out of place in its turn or step",
+    "EVENT_IMMUTABLE": "an event cannot be changed or deleted",
+    "SESSION_IMMUTABLE": "a session's header cannot be changed",
+    "SESSION_NOT_FOUND": "there is no such session",
+    "SESSION_ALREADY_EXISTS": "a session with this id exists",
+    "SESSION_HAS_FORKS": "the session has forks that read its events",
+    "SESSION_LEASED": "another process drives this session",
+    "INVALID_BOUNDARY": "the fork's boundary is not an event of its parent",
+    "OPEN_TURN": "the fork's boundary is not the end of a turn",
+}
+
+
+def translate(error: apsw.Error, path: Path, busy: BusyWait) -> DshError:
+    """Our error for one of SQLite's."""
+    text = str(error)
+    if isinstance(error, apsw.ConstraintError) and text in _REFUSALS:
+        return SessionError(_REFUSALS[text], code=text)
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        holder = locks.holder_of(path)
+        by = f" by process {holder}" if holder else ""
+        return StoreError(f"{path} is locked{by}; waited {busy.timeout_ms / 1000:g} s", code="DB_BUSY")
+    if isinstance(error, apsw.NotADBError):
+        return StoreError(f"{path} is not an SQLite database", code="DB_FOREIGN")
+    if isinstance(error, apsw.CorruptError):
+        return StoreError(f"{path} is damaged ({text})", code="DB_DAMAGED", hint="dsh doctor checks the whole file")
+    if isinstance(error, apsw.FullError):
+        return StoreError(f"{path} cannot grow: the disk is full", code="DB_FULL")
+    if isinstance(error, apsw.ReadOnlyError):
+        return StoreError(f"{path} cannot be written", code="DB_READONLY")
+    if isinstance(error, (apsw.IOError, apsw.CantOpenError, apsw.PermissionsError)):
+        return StoreError(f"{path} cannot be read or written ({text})", code="DB_IO")
+    if isinstance(error, (apsw.AuthError, apsw.ExecTraceAbort)):
+        return SessionError(f"not allowed: {text}", code="VIEWS_ONLY")
+    return SessionError(text, code="SQL")

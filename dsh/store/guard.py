@@ -1,0 +1,66 @@
+"""Views only: the connection that loop, tools and commands share cannot touch a `_table` (docs/architecture.md).
+
+Three layers, because none is enough alone. SQLite's *authorizer* is asked when a statement is prepared and names the
+view or trigger through which a table is reached; a `_table` reached through none is refused. A common table
+expression counts as "through" under its own name, so one that is named like a view of ours could let a table in; the
+*text* of a statement is therefore checked too: identifiers have no escapes, so a statement that wants a table must
+spell its name. And *defensive* mode keeps the schema and the index's shadow tables from being written by hand.
+
+The ways round that were tried stand in tests/store/test_guard.py, one line each, with their outcome.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import apsw
+
+_ROWS = {apsw.SQLITE_READ, apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
+_DDL = {
+    code
+    for name, code in apsw.mapping_authorizer_function.items()
+    if isinstance(name, str)
+    and isinstance(code, int)
+    and name.startswith(("SQLITE_CREATE", "SQLITE_DROP", "SQLITE_ALTER", "SQLITE_ATTACH", "SQLITE_DETACH"))
+}
+# The full-text index reads its documents from here by statements of its own, which come through no view.
+_INDEX_SOURCE = "_search_source"
+
+
+class Forbidden(apsw.AuthError):
+    """A statement names a private table."""
+
+
+def views_only(db: apsw.Connection) -> None:
+    """Install the guard; the schema must exist. A refused statement raises apsw.AuthError when it is prepared."""
+    inner: set[str] = set()
+    tables: list[str] = []
+    for kind, name in db.execute("SELECT type, name FROM sqlite_schema WHERE type IN ('view', 'trigger', 'table')"):
+        if kind != "table":
+            inner.add(name)
+        elif name.startswith("_"):
+            tables.append(name)
+    named = re.compile(rf"(?<![A-Za-z0-9_$])(?:{'|'.join(map(re.escape, tables))})(?![A-Za-z0-9_$])", re.I).search
+
+    def authorize(op: int, table: str | None, column: str | None, schema: str | None, via: str | None) -> int:
+        if op in _ROWS and table is not None and table.startswith("_") and via not in inner and table != _INDEX_SOURCE:
+            # count(*) over a flattened view asks for no column, with the schema named; a direct count names none.
+            counting = op == apsw.SQLITE_READ and column == "" and schema is not None
+            return apsw.SQLITE_OK if counting else apsw.SQLITE_DENY
+        if op in _DDL and not (table or "").startswith("sqlite_stat"):
+            return apsw.SQLITE_DENY
+        return apsw.SQLITE_OK
+
+    clean: set[str] = set()
+
+    def trace(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
+        if sql not in clean:
+            if named(sql):
+                raise Forbidden("a statement names a private table; read the views instead")
+            if len(clean) < 1000:
+                clean.add(sql)
+        return True
+
+    db.authorizer = authorize
+    db.exec_trace = trace

@@ -1,0 +1,108 @@
+"""Bringing a database to the schema of this program.
+
+A new file gets `schema.sql` as it stands, and the names of all migrations as its history. An older one gets the
+missing migrations, each in one transaction with its record, after a copy of the file was made beside it if a
+migration changes data. A newer or a foreign one is refused before anything is changed (PE-52). Eight processes that
+open one new file together are put in a row by `BEGIN IMMEDIATE`: the first makes the schema, the others find it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from dsh import __version__
+from dsh.core.errors import StoreError
+
+APPLICATION_ID = 0x64736864
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A named step to the next schema version. `sql` is empty for the first, whose result is schema.sql itself."""
+
+    name: str
+    sql: str = ""
+    changes_data: bool = False
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration("initial"),)
+
+
+def schema_text() -> str:
+    return (Path(__file__).parent.parent / "schema.sql").read_text("utf-8")
+
+
+def run_script(db: apsw.Connection, sql: str) -> None:
+    """Run every statement. A cursor runs as far as it is read, so it has to be drained."""
+    for _ in db.execute(sql):
+        pass
+
+
+def scalar(db: apsw.Connection, sql: str) -> int:
+    for row in db.execute(sql):
+        return int(row[0])
+    return 0
+
+
+def migrate(
+    db: apsw.Connection,
+    migrations: Sequence[Migration] = MIGRATIONS,
+    backup: Callable[[str], None] | None = None,
+) -> None:
+    """Check whose database this is and make its schema current. `backup(name)` copies the file before data changes.
+
+    Raises StoreError DB_FOREIGN or DB_VERSION with both numbers, having changed nothing.
+    """
+    if _current(db, len(migrations)):
+        return
+    with_backup = next((m for m in migrations[scalar(db, "PRAGMA user_version") :] if m.changes_data), None)
+    if with_backup is not None and backup is not None and scalar(db, "PRAGMA user_version") > 0:
+        backup(with_backup.name)
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if not _current(db, len(migrations)):
+            version = scalar(db, "PRAGMA user_version")
+            if version == 0:
+                run_script(db, schema_text())
+                db.execute(
+                    "INSERT INTO _store(id, store_id) VALUES (1, lower(hex(randomblob(16))))"
+                )
+            for number, migration in enumerate(migrations[version:], version + 1):
+                if version > 0:
+                    run_script(db, migration.sql)
+                db.execute(
+                    "INSERT INTO _migration(id, name, applied_at, program) VALUES (?, ?, ?, ?)",
+                    (number, migration.name, int(time.time() * 1000), __version__),
+                )
+            db.execute(f"PRAGMA user_version = {len(migrations)}")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _current(db: apsw.Connection, wanted: int) -> bool:
+    """Whether the schema is this program's; refuses one that is not ours or is newer."""
+    application = scalar(db, "PRAGMA application_id")
+    version = scalar(db, "PRAGMA user_version")
+    if application == 0 and version == 0:
+        # Anything a user made counts, views and names like "sqliteish" included; SQLite's own begin with "sqlite_".
+        objects = scalar(db, r"SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\'")
+        if objects == 0:
+            return False
+    if application != APPLICATION_ID:
+        raise StoreError(
+            f"is not a dsh database (application id {application:#x}, ours is {APPLICATION_ID:#x})", code="DB_FOREIGN"
+        )
+    if version > wanted:
+        raise StoreError(
+            f"has schema version {version}, made by a newer dsh; this program knows {wanted}", code="DB_VERSION"
+        )
+    if version < 1:
+        raise StoreError(f"has schema version {version}; this program knows {wanted}", code="DB_VERSION")
+    return version == wanted

@@ -1,0 +1,115 @@
+"""Every statement that changes the database, as functions over views. The rules themselves are in schema.sql."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dsh.core.errors import SessionError
+from dsh.core.lossless import dumps
+from dsh.store import locks
+from dsh.store.database import Database
+
+_INSERT_EVENT = (
+    "INSERT INTO event(session_id, seq, type, time, data, source_event_seqs, surface_op) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_SESSION = (
+    "INSERT INTO session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth)"
+    " VALUES (:id, :version, :createdAt, :cwd, :parentSession, :seedLength, :delegationDepth)"
+)
+_HEADER_FIELDS = ("id", "version", "createdAt", "cwd", "parentSession", "seedLength", "delegationDepth")
+
+LEASE_STALE_MS = 30_000
+LEASE_HEARTBEAT_S = 5.0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def insert_session(db: Database, header: Mapping[str, Any]) -> None:
+    """Store a header. SESSION_ALREADY_EXISTS, HEADER_INVALID. Only together with a first event (PE-1)."""
+    db.rows(_INSERT_SESSION, {f: header.get(f) for f in _HEADER_FIELDS})
+
+
+def insert_fork(db: Database, child: str, parent: str, boundary: int, created_at: int, cwd: str | None) -> None:
+    """A session that shares the parent's events up to `boundary`, inclusive (SE-55)."""
+    db.rows(
+        "INSERT INTO fork(id, parent_session, boundary, created_at, cwd) VALUES (?, ?, ?, ?, ?)",
+        (child, parent, boundary, created_at, cwd),
+    )
+
+
+def insert_event(
+    db: Database, session_id: str, seq: int, type_: str, at: int, data: str, sources: str | None, op: str | None
+) -> None:
+    """Append one event; `data`, `sources`, `op` are JSON text."""
+    db.rows(_INSERT_EVENT, (session_id, seq, type_, at, data, sources, op))
+
+
+def delete_session(db: Database, session_id: str) -> None:
+    db.rows("DELETE FROM session WHERE id = ?", (session_id,))
+
+
+def refresh_search(db: Database) -> None:
+    """Bring the full-text index up to the newest event. Nothing is written when it already is."""
+    row = db.row("SELECT search_indexed, last_event FROM store")
+    if row and row[0] < row[1]:
+        with db.transaction():
+            db.rows("UPDATE store SET search_indexed = last_event")
+
+
+def rebuild_search(db: Database) -> None:
+    """Make the full-text index anew from the log (SQ-73)."""
+    with db.transaction():
+        db.rows("INSERT INTO search(search) VALUES ('rebuild')")
+        db.rows("UPDATE store SET search_indexed = last_event")
+
+
+def set_setting(db: Database, key: str, value: Any) -> None:
+    db.rows("INSERT INTO setting(key, value) VALUES (?, ?)", (key, dumps(value)))
+
+
+def unset_setting(db: Database, key: str) -> None:
+    db.rows("DELETE FROM setting WHERE key = ?", (key,))
+
+
+def claim_lease(db: Database, session_id: str, holder: str) -> None:
+    """Become the driver of a session, taking over a stale lease; SESSION_LEASED if another process holds it (PE-72)."""
+    row = db.row("SELECT holder, pid, boot_id, process_start, heartbeat FROM lease WHERE session_id = ?", (session_id,))
+    replaces = None
+    if row is not None and row[0] != holder:
+        if not _stale(*row[1:]):
+            raise SessionError(f"session {session_id} is driven by process {row[1]}", code="SESSION_LEASED")
+        replaces = row[0]
+    _write_lease(db, session_id, holder, replaces)
+
+
+def _write_lease(db: Database, session_id: str, holder: str, replaces: str | None) -> None:
+    pid = os.getpid()
+    db.rows(
+        "INSERT INTO lease(session_id, holder, pid, boot_id, process_start, heartbeat, replaces)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (session_id, holder, pid, locks.boot_id(), locks.process_start(pid), now_ms(), replaces),
+    )
+
+
+def beat_lease(db: Database, session_id: str, holder: str) -> None:
+    """Renew the lease; SESSION_LEASED if it was taken over meanwhile (PE-74)."""
+    _write_lease(db, session_id, holder, None)
+
+
+def release_lease(db: Database, session_id: str, holder: str) -> None:
+    db.rows("DELETE FROM lease WHERE session_id = ? AND holder = ?", (session_id, holder))
+
+
+def _stale(pid: int, boot: str, start: str, heartbeat: int) -> bool:
+    """PE-73. On this boot the process itself tells; elsewhere, or where it cannot be asked, the heartbeat does."""
+    if boot != locks.boot_id():
+        return True
+    now = locks.process_start(pid)
+    if now == "" or (now != start and "unknown" not in (now, start)):
+        return True
+    return heartbeat < now_ms() - LEASE_STALE_MS
