@@ -1,8 +1,8 @@
 """The real model for tests: one cached installation for all runs, one server for all workers of a run.
 
-The installation lies in `${XDG_CACHE_HOME:-~/.cache}/dsh-tests/model`, so only the first run downloads it. The server
-takes its stdin from a named pipe that every worker holds open for writing: it lives as long as the last of them,
-whichever started it and however they end.
+The installation lies in `${XDG_CACHE_HOME:-~/.cache}/dsh-tests/model`, so only the first run downloads it.
+The server takes its stdin from a named pipe that every worker holds open for writing: it lives as long as the
+last of them, whichever started it and however they end.
 """
 
 from __future__ import annotations
@@ -113,6 +113,6 @@ def _settle(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with open(path, "w") as lock:
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -4,12 +4,12 @@
 
     with FakeProvider(tool_call("bash", {"command": "ls"}), text("done")) as fake:
         ...                              # the program under test talks to fake.base_url
-        fake.requests[0].messages        # what it sent; also `.body`, `.headers` (lower case), `.raw`, `.path`
+        fake.requests[0].messages        # what it sent; also `.body`, `.headers` (lower case), `.raw`
         fake.script(text("more"))        # add replies while it runs
 
 Each `POST .../chat/completions` takes the next reply. When the script is used up the answer is `text("ok")`
-(`then="ok"`) or the last reply again (`then="repeat"`). An item of the script may also be a function that gets
-the recorded request and returns a reply; `echo` is one. `GET .../models` lists `models` (None: 404).
+(`then="ok"`) or the last reply again (`then="repeat"`). An item of the script may also be a function that
+gets the recorded request and returns a reply; `echo` is one. `GET .../models` lists `models` (None: 404).
 `fake.requests` holds chat requests only, everything else is in `fake.other`; `fake.connections` counts TCP
 connections.
 
@@ -21,12 +21,12 @@ connections.
     null-content     no assistant message has `content: null` or lacks it
     foreign-reasoning  (not part of True) no `reasoning_content` that this server did not make
 
-In a shell: python tests/provider.py SCRIPT.json [--log FILE] [--strict] [--then repeat] [--models a,b] [--port N]
-prints its base URL as the first line and serves until it is terminated or its parent process is gone.
-SCRIPT is a JSON list; an item is `{BUILDER: argument, ...keywords}`:
+In a shell: python tests/provider.py SCRIPT.json [--log FILE] [--strict] [--then repeat] [--models a,b]
+[--port N] prints its base URL as the first line and serves until it is terminated or its parent process is
+gone. SCRIPT is a JSON list; an item is `{BUILDER: argument, ...keywords}`:
 
     {"text": "hello", "reasoning": "hm", "pieces": 20, "delay": 0.01}      {"echo": true}      {"hang": true}
-    {"tool_call": "bash", "arguments": {"command": "ls"}, "id": "c1"}   {"calls": [["bash", {"command": "ls"}]]}
+    {"tool_call": "bash", "arguments": {"command": "ls"}, "id": "c1"}   {"calls": [["bash", {"timeout": 1}]]}
     {"status": 500, "body": {"error": {"message": "boom"}}, "headers": {"retry-after": "1"}}
     {"raw": "data: {...}\\n\\ndata: [DONE]\\n\\n"}    {"cut": {"text": "half"}}    {"file": "recorded.sse"}
 
@@ -72,7 +72,7 @@ class Reply:
 
 @dataclass(eq=False)
 class Recorded:
-    """A request as it arrived; `body` is the parsed JSON or None; `gone` is set once the client closed early."""
+    """A request as it arrived; `body` is the parsed JSON or None. `gone` is set if the client left early."""
 
     path: str
     headers: dict[str, str]
@@ -162,8 +162,8 @@ def calls(
     pieces: int = 1,
     delay: float = 0.0,
 ) -> Reply:
-    """An answer with several tool calls, each `(name, arguments)` or `(name, arguments, id)`; arguments given as
-    a str go out as they are. Ids default to call_1, call_2, ..."""
+    """An answer with several tool calls, each `(name, arguments)` or `(name, arguments, id)`; arguments given
+    as a str go out as they are. Ids default to call_1, call_2, ..."""
     body = [delta(content=part) for part in _cut_text(text, pieces)]
     for index, (name, arguments, *rest) in enumerate(wanted):
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)

@@ -13,7 +13,6 @@ import trio
 from dsh.agent.decisions import (
     ANONYMOUS_PLUGIN,
     USER,
-    HookContext,
     InputInvalid,
     Item,
     accept,
@@ -23,7 +22,7 @@ from dsh.agent.decisions import (
 from dsh.agent.inbox import Inbox
 from dsh.core.errors import DshError, render_chain
 from dsh.core.ids import AgentMessageId, SessionId, new_message_id
-from dsh.core.messages import Block, Source
+from dsh.core.messages import Block, HookContext, Source
 from dsh.kernel.scope import Context
 from dsh.kernel.signal import Signal
 from dsh.session.session import APPEND, Session
@@ -57,6 +56,7 @@ class Agent:
         self._idle = trio.Event()
         self._idle.set()
         self._idle_flushes = 0
+        self._flushed = trio.Event()
         self.discard_late_steering = False
         self.finished = trio.Event()
 
@@ -151,10 +151,11 @@ class Agent:
         try:
             with trio.CancelScope(shield=True):
                 await self.session.flush()
-        except Exception as error:  # AL-63: reported, never an event, never a failure of the injector
+        except Exception as error:  # noqa: BLE001 - AL-63: reported, never an event, never a failure of the injector
             self.report_error(turn, 0, error)
         finally:
             self._idle_flushes -= 1
+            self._flushed.set()
 
     def defer(self, context: HookContext) -> None:
         """Keep a tool's context until the batch's results are all logged (AL-60)."""
@@ -220,7 +221,8 @@ class Agent:
         with trio.CancelScope(shield=True):
             await self.finished.wait()
             while self._idle_flushes:
-                await trio.sleep(0.001)
+                self._flushed = trio.Event()
+                await self._flushed.wait()
 
     def report_error(self, turn: int, step: int, error: BaseException) -> None:
         """`agent/error`, and the host's log of contained failures."""

@@ -67,7 +67,7 @@ class Agents:
         """AL-75, in its order; a failure undoes what was done (AL-76)."""
         ctx = self.host.root.scope()
         agent = Agent(session, dict(options), ctx, self._nursery)
-        ctx.key = agent
+        ctx.key = session.scope_key = agent
         try:
             if setup is not None:
                 pending = setup(ctx)

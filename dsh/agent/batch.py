@@ -94,7 +94,7 @@ class _Batch:
         await running.call.prepare()
         try:
             await self.agent.session.flush()  # PE-23: a body runs only when its call is on disk
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - PE-23: whatever it was, the body does not run
             running.call.refuse(f"the call could not be made durable: {render_chain(error)}")
         nursery.start_soon(self._body, running)
 

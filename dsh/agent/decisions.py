@@ -8,20 +8,11 @@ from typing import Any, Literal, NotRequired, TypedDict
 from dsh.core.errors import DshError
 from dsh.core.ids import AgentMessageId
 from dsh.core.lossless import NotJson, freeze
-from dsh.core.messages import Block, Source
+from dsh.core.messages import Block, HookContext, Source
 
 PREFIX_DELIMITER = "\n\n## My request:\n"
 USER: Source = {"kind": "user"}
 ANONYMOUS_PLUGIN: Source = {"kind": "plugin", "plugin": ""}
-
-
-class HookContext(TypedDict):
-    """Model-facing context from a listener, or attached to an inbox message; `source` is required (CO-16)."""
-
-    content: list[Block]
-    source: Source
-    placement: NotRequired[Literal["separate", "prompt-prefix"]]
-    meta: NotRequired[Any]
 
 
 class PromptDecision(TypedDict):
@@ -107,7 +98,7 @@ def prompt_data(content: Any, source: Source, contexts: list[HookContext], meta:
         data["content"] = [*baked, {"type": "text", "text": PREFIX_DELIMITER}, *content]
         data["envelope"] = {
             "displayContent": content,
-            "prefixContexts": [{k: c[k] for k in ("source", "meta") if k in c} for c in prefix],  # type: ignore[literal-required]
+            "prefixContexts": [{k: c[k] for k in ("source", "meta") if k in c} for c in prefix],
         }
     if meta is not None:
         data["meta"] = meta

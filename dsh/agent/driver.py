@@ -56,7 +56,7 @@ async def run_turn(agent: Agent, loop: Loop, item: Item, signal: Signal) -> None
     turn = log.turns + 1
     try:
         log.append("turn/start", {"turn": turn, "trigger": {"kind": "message", "source": item.source}})
-    except Exception as error:  # AL-18: no boundary stands, so there is nothing to close
+    except Exception as error:  # noqa: BLE001 - AL-18: no boundary stands, so there is nothing to close
         agent.report_error(turn, 0, error)
         return
     reason: Reason = {"kind": "completed"}
@@ -73,7 +73,7 @@ async def run_turn(agent: Agent, loop: Loop, item: Item, signal: Signal) -> None
         with trio.CancelScope(shield=True):
             await _close(agent, loop, turn, {"kind": "aborted"}, signal)
         raise
-    except Exception as error:  # AL-50: the first error of a turn is recorded and reported, then the turn is closed
+    except Exception as error:  # noqa: BLE001 - AL-50: the first error of a turn is recorded and reported, then the turn is closed
         if not signal.cancelled:
             reason = error_reason(loop.step, error)
             agent.report_error(turn, loop.step, error)
@@ -94,7 +94,7 @@ async def _close(agent: Agent, loop: Loop, turn: int, reason: Reason, signal: Si
             agent.signal = None  # the owner is retired before the end is published: a cancel now finds no turn
             log.append("turn/end", {"turn": turn, "reason": reason})
         await log.flush()
-    except Exception as error:  # AL-26: reported; what could not be stored is not stored twice
+    except Exception as error:  # noqa: BLE001 - AL-26: reported; what could not be stored is not stored twice
         agent.report_error(turn, loop.step, error)
     finally:
         signal.detach()
@@ -169,7 +169,7 @@ async def _recover(
             "agent/request-error", agent, default, agent, turn, loop.step, failed.error, failed.failure,
             freeze(list(prior)), signal,
         )  # fmt: skip
-    except Exception as error:  # AL-48: a failing listener counts as "fail"
+    except Exception as error:  # noqa: BLE001 - AL-48: a failing listener counts as "fail"
         agent.ctx.host.report("agent/request-error", error)
         return False
     return decision["action"] == "retry"

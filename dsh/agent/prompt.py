@@ -20,7 +20,7 @@ from dsh.kernel.host import Host
 from dsh.kernel.scope import Context, Layers
 
 Text = str | Callable[["AssembleContext"], str]
-_GROUP = re.compile(r"\{\{(.*?)\}\}", re.S)
+_GROUP = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

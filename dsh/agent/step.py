@@ -160,7 +160,7 @@ def _config_seed(agent: Agent, loop: Loop) -> CallConfig:
     seed: dict[str, Any] = {k: v for k, v in agent.options.items() if k in _OPTION_FIELDS and v is not None}
     if logged is not None and "reasoningEffort" not in seed:
         before = logged["config"]
-        same_route = all(before[f] == seed.get(f) for f in ("provider", "model"))  # type: ignore[literal-required]
+        same_route = all(before[f] == seed.get(f) for f in ("provider", "model"))
         if same_route and "reasoningEffort" in before:
             seed["reasoningEffort"] = before["reasoningEffort"]
     frozen: CallConfig = freeze(seed)

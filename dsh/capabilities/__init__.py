@@ -1,7 +1,7 @@
 """The built-in plugins, one folder or module each, started in this order by the same call as a third party's.
 
-Each joins through the registries and hooks of the layers below and imports no other capability, so taking a line away
-leaves the rest working.
+Each joins through the registries and hooks of the layers below and imports no other capability, so taking a
+line away leaves the rest working.
 """
 
 from __future__ import annotations
@@ -12,4 +12,5 @@ BUILTIN: tuple[str, ...] = (
     "dsh.capabilities.fs_search",
     "dsh.capabilities.bash",
     "dsh.capabilities.todo",
+    "dsh.capabilities.limits",
 )

@@ -139,7 +139,7 @@ def code_of(error: BaseException) -> str | None:
 def _text_of(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # a broken __str__ must not hide the failure it describes (LS-43)
+    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the failure it describes (LS-43)
         return "<unrenderable value>"
     return text or type(error).__name__
 

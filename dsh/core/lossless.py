@@ -35,7 +35,7 @@ class FrozenDict(dict[str, Any]):
     """A JSON object whose mutators raise TypeError."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _immutable  # type: ignore[assignment]
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _immutable
 
     def __copy__(self) -> FrozenDict:
         return self
@@ -51,8 +51,8 @@ class FrozenList(list[Any]):
     """A JSON array whose mutators raise TypeError."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _immutable  # type: ignore[assignment]
-    append = extend = insert = pop = remove = clear = sort = reverse = _immutable  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _immutable
+    append = extend = insert = pop = remove = clear = sort = reverse = _immutable
 
     def __copy__(self) -> FrozenList:
         return self
@@ -146,11 +146,8 @@ def _freeze_container(root: dict[str, Any] | list[Any]) -> Any:
                     pushed = True
                     break
             else:
-                kind = type(item)
-                if kind is str and item.isascii():
-                    frozen = item
-                else:
-                    frozen = _scalar(item, [*(f[3] for f in stack[1:]), key])
+                plain = type(item) is str and item.isascii()
+                frozen = item if plain else _scalar(item, [*(f[3] for f in stack[1:]), key])
             if is_dict:
                 done[key] = frozen
             else:

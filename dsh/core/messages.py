@@ -32,6 +32,15 @@ class Source(TypedDict):
     plugin: NotRequired[str]
 
 
+class HookContext(TypedDict):
+    """Model-facing context from a listener or a tool, or attached to an inbox message; `source` is required (CO-16)."""
+
+    content: list[Block]
+    source: Source
+    placement: NotRequired[Literal["separate", "prompt-prefix"]]
+    meta: NotRequired[Any]
+
+
 class Provenance(TypedDict):
     """Route that made an assistant message, and its adapter's private replay state (CO-15)."""
 

@@ -120,9 +120,7 @@ def database_path(flag: str | None = None) -> Path:
 def data_folder() -> str:
     """The platform's user data folder. The usual Linux case is answered without the import, which costs more than
     a whole search; platformdirs answers every other."""
-    import sys
-
-    if sys.platform == "linux":
+    if os.uname().sysname == "Linux":
         base = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
         return os.path.join(base, "dsh")
     import platformdirs

@@ -56,7 +56,7 @@ class Hooks:
         for listener in self._of(point, "notice", key):
             try:
                 listener(*args)
-            except Exception as error:  # the containment point the spec names
+            except Exception as error:  # noqa: BLE001 - the containment point the spec names
                 self.report(point, error)
 
     async def serial(self, point: str, key: object | None, *args: Any, stop: bool = False) -> Any:

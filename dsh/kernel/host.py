@@ -33,7 +33,7 @@ class Host:
     def report(self, where: str, error: BaseException) -> None:
         self.reports = [*self.reports[-99:], (where, error)]
         if os.environ.get("DSH_DEBUG") == "1":
-            print(f"dsh: {where}: {render_chain(error)}", file=sys.stderr)
+            sys.stderr.write(f"dsh: {where}: {render_chain(error)}\n")
 
     def provide(self, kind: type[T], service: T) -> Callable[[], None]:
         if kind in self._services:

@@ -6,7 +6,7 @@
              alone. The first registered is outermost (AL-82, CO-40).
 
 The first argument of an `agent/*` point is the agent, and the agent is its scope key; `tools/*` points are keyed by
-the agent of the execution (SC-15). `session/*` and `llm/stream` reach every listener.
+the agent of the execution, `session/*` by the agent that drives the session (SC-15). `llm/stream` has no key.
 """
 
 from __future__ import annotations

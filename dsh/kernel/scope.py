@@ -15,8 +15,8 @@ import trio
 from dsh.core.errors import DshError, InvariantError
 
 if TYPE_CHECKING:
-    from dsh.kernel.host import Host
     from dsh.kernel.hooks import Listener
+    from dsh.kernel.host import Host
 
 T = TypeVar("T")
 Undo = Callable[[], Awaitable[None] | None]
@@ -76,7 +76,7 @@ class Context:
                         pending = self._undos.pop()()
                         if pending is not None:
                             await pending
-                    except Exception as error:  # SC-4: the rest is undone first, then all failures are raised
+                    except Exception as error:  # noqa: BLE001 - SC-4: the rest is undone first, then all failures are raised
                         self._failures.append(error)
             self._done.set()
         await self._done.wait()

@@ -1,4 +1,5 @@
-"""What an adapter is: the way to one or more provider routes (docs/spec/llm-streaming.md, Types and LS-20 to LS-24)."""
+"""What an adapter is: the way to one or more provider routes (docs/spec/llm-streaming.md, Types and LS-20 to
+LS-24)."""
 
 from __future__ import annotations
 

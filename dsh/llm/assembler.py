@@ -1,7 +1,7 @@
 """From chunks to the blocks of one assistant message (LS-10 to LS-14).
 
-The assembler accepts more than the strict protocol: a source that sends deltas only, or closes a block twice, still
-gives one sensible message. Text is joined when it is asked for, not per delta.
+The assembler accepts more than the strict protocol: a source that sends deltas only, or closes a block twice,
+still gives one sensible message. Text is joined when it is asked for, not per delta.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class BlockAssembler:
         entry.name = chunk.get("name") or entry.name
 
     def blocks(self) -> list[Block]:
-        """One block per seen index, in first-seen order; an open block of a kind without deltas raises (LS-12)."""
+        """One block per seen index, in first-seen order; an open block of a kind without deltas raises
+        (LS-12)."""
         return [entry.block(index) for index, entry in self._blocks.items()]
 
     def message(self) -> Message:

@@ -1,4 +1,5 @@
-"""What is known of models without asking anybody: windows in tokens and reasoning efforts of DeepSeek's models.
+"""What is known of models without asking anybody: windows in tokens and reasoning efforts of DeepSeek's
+models.
 
 Advisory only (LS-21): a model that is not here is passed on. Other providers list their own at `/models`.
 """
@@ -28,7 +29,8 @@ DEEPSEEK: Final = (
 
 BY_ID: Final = {model.id: model for model in DEEPSEEK}
 
-# The model of a new session when nothing names one. gpt-5-mini: small, general, takes tools over this protocol.
+# The model of a new session when nothing names one. gpt-5-mini: small, general, takes tools over this
+# protocol.
 DEFAULT_MODEL: Final = {
     "deepseek": "deepseek-chat",
     "openai": "gpt-5-mini",

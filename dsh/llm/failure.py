@@ -1,7 +1,8 @@
 """Provider failures: the error type, and how an answer that is not a success becomes one stable code.
 
-Everything here is pure. A provider says what went wrong in a status, in an error object of half a dozen shapes and in
-prose; policy (retry, exit codes, compaction) routes on `code` alone, so the wording is read exactly once, here.
+Everything here is pure. A provider says what went wrong in a status, in an error object of half a dozen
+shapes and in prose; policy (retry, exit codes, compaction) routes on `code` alone, so the wording is read
+exactly once, here.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ EXCERPT = 300
 class LlmError(DshError):
     """A failed model call; `failure` is its immutable, serialisable form (LS-5, LS-7).
 
-    `status` is an HTTP status (100 to 599), `provider_retry_after_ms` a finite number above 0, `request_id` and
-    `message` are not empty. Bad values raise ValueError here, where the mistake is made.
+    `status` is an HTTP status (100 to 599), `provider_retry_after_ms` a finite number above 0, `request_id`
+    and `message` are not empty. Bad values raise ValueError here, where the mistake is made.
     """
 
     code = "UNKNOWN"
@@ -74,7 +75,8 @@ class LlmError(DshError):
         )
 
 
-# LS-72, in its order; the last three are ours: llama.cpp's error type and the words of servers behind gateways.
+# LS-72, in its order; the last three are ours: llama.cpp's error type and the words of servers behind
+# gateways.
 _OVERFLOW = re.compile(
     r"context[ _-](length|window)[ _-](exceeded|overflow\w*|limit[ _-]exceeded)"
     r"|max(imum)?[ _-]((allowed|supported)[ _-])?context[ _-](length|window)"
@@ -101,7 +103,7 @@ _QUOTA = re.compile(
 
 _RATE = re.compile(r"rate[ _-]?limit|too[ _-]many[ _-]requests", re.IGNORECASE)
 _AUTH = re.compile(r"\b(authentication|permission|unauthorized|invalid_api_key)(_error)?\b", re.IGNORECASE)
-_INVALID = re.compile(r"\b(invalid_request(_error)?|bad_?request(_?error)?|not_found(_error)?)\b", re.IGNORECASE)
+_INVALID = re.compile(r"\b(invalid_request|bad_?request|not_found)(_?error)?\b", re.IGNORECASE)
 
 
 def says_overflow(wording: str) -> bool:
@@ -128,8 +130,8 @@ def classify(status: int, wording: str = "") -> str:
 
 
 def classify_in_stream(status: int | None, kind: str, wording: str) -> str:
-    """The code of an error object met after HTTP 200 (LS-69). `kind` is its `code` and `type` alone: prose may
-    mention a rate limit that is not the trouble, those two do not."""
+    """The code of an error object met after HTTP 200 (LS-69). `kind` is its `code` and `type` alone: prose
+    may mention a rate limit that is not the trouble, those two do not."""
     if says_quota(wording):
         return "QUOTA"
     if says_overflow(wording):
@@ -175,8 +177,8 @@ def http_failure(
 ) -> LlmError:
     """The failure of a non-2xx answer (LS-70, LS-71).
 
-    `body` is the parsed JSON body or None, `text` the body as text: prose of a proxy is worth quoting, a page of
-    markup is not.
+    `body` is the parsed JSON body or None, `text` the body as text: prose of a proxy is worth quoting, a page
+    of markup is not.
     """
     parts = _error_parts(body)
     message = f"{who} API error (HTTP {status})"
@@ -209,7 +211,8 @@ def _status_in(*values: Any) -> int | None:
 def stream_failure(who: str, event: Any) -> LlmError | None:
     """The failure that an event (or a whole JSON body) of a 200 answer reports, or None if it reports none.
 
-    Reads `error` at the top or inside choice 0, as an object or a text, and `{"object": "error", ...}` (LS-69).
+    Reads `error` at the top or inside choice 0, as an object or a text, and `{"object": "error", ...}`
+    (LS-69).
     """
     if not isinstance(event, dict):
         return None

@@ -1,9 +1,10 @@
 """The one place that imports httpx, and the client every provider request goes through.
 
-Importing httpx is the largest single cost of starting a run, and much of it is not for us: its command line (`_main`
-pulls rich and pygments where they are installed) and httpcore's anyio backend, used under asyncio only. Both are
-optional to their libraries, which catch the ImportError; for the time of the import they are made unimportable. If
-something else has imported httpx or httpcore before, nothing is hidden. Where rich is installed this halves the import.
+Importing httpx is the largest single cost of starting a run, and much of it is not for us: its command line
+(`_main` pulls rich and pygments where they are installed) and httpcore's anyio backend, used under asyncio
+only. Both are optional to their libraries, which catch the ImportError; for the time of the import they are
+made unimportable. If something else has imported httpx or httpcore before, nothing is hidden. Where rich is
+installed this halves the import.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def load() -> None:
 
 
 def _context(base_url: str) -> ssl.SSLContext:
-    """The TLS settings for one server. Loading the certificate store takes longer than a loopback request, so a
-    plain-text URL that no TLS proxy stands before gets an empty context, which trusts nobody."""
+    """The TLS settings for one server. Loading the certificate store takes longer than a loopback request, so
+    a plain-text URL that no TLS proxy stands before gets an empty context, which trusts nobody."""
     proxies = getproxies()
     if base_url.startswith("https:") or any(v.startswith("https:") for v in proxies.values()):
         import httpx

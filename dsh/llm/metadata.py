@@ -31,7 +31,9 @@ def checked_models(route: str, models: list[ModelInfo]) -> list[ModelInfo]:
             and isinstance(model.get("description", ""), str)
         )
         if not fits or model["id"] in seen:
-            raise LlmError(f"the model list of {route!r} is malformed at {model.get('id')!r}", "INVALID_CATALOG")
+            raise LlmError(
+                f"the model list of {route!r} is malformed at {model.get('id')!r}", "INVALID_CATALOG"
+            )
         seen.add(model["id"])
     copy: list[ModelInfo] = thaw(list(models))
     return copy
@@ -50,7 +52,8 @@ def checked_model(route: str, wanted: str, model: ResolvedModel) -> ResolvedMode
         efforts = model["reasoning"].get("efforts") or []
         ids = [e.get("id") for e in efforts]
         default = model["reasoning"].get("defaultEffort")
-        fits = ids and len(set(ids)) == len(ids) and all(_text(e.get("id")) and _text(e.get("name")) for e in efforts)
+        named = all(_text(e.get("id")) and _text(e.get("name")) for e in efforts)
+        fits = ids and named and len(set(ids)) == len(ids)
         if not fits or (default is not None and default not in ids):
             raise LlmError(f"{about} has malformed reasoning efforts", "INVALID_MODEL_REASONING")
     copy: ResolvedModel = thaw(dict(model))
@@ -58,7 +61,7 @@ def checked_model(route: str, wanted: str, model: ResolvedModel) -> ResolvedMode
 
 
 def with_effort(config: CallConfig, model: ResolvedModel) -> CallConfig:
-    """The effective configuration: an explicit effort is checked, an omitted one takes the default (LS-24)."""
+    """The effective configuration: an explicit effort is checked, else the default taken (LS-24)."""
     reasoning = model.get("reasoning")
     asked = config.get("reasoningEffort")
     if asked is None:

@@ -50,8 +50,8 @@ def decide(
 ) -> Retry | None:
     """A retry, or None to let the next policy decide.
 
-    `prior` are the failures of this unbroken sequence that already led to a retry; `rand` gives numbers in [0, 1].
-    A provider's own wait replaces ours, unless it is longer than we are ready to wait.
+    `prior` are the failures of this unbroken sequence that already led to a retry; `rand` gives numbers in
+    [0, 1]. A provider's own wait replaces ours, unless it is longer than we are ready to wait.
     """
     earlier = sum(1 for f in prior if f["code"] in policy.retryable_codes)
     if failure["code"] not in policy.retryable_codes or earlier >= policy.max_transient_retries:

@@ -1,9 +1,11 @@
-"""Routing of model calls: which adapter serves a route, what a call looks like when it gets there, whose failure it is.
+"""Routing of model calls: which adapter serves a route, what a call looks like when it gets there, whose
+failure it is.
 
 Every call, of the agent loop or of a helper, goes through `LlmService.stream` and so through the waterfall
-`llm/stream`. The innermost link is the adapter boundary: it finds the adapter, fills the effort in, strips replay state
-that belongs to others, and turns whatever goes wrong from there on into an `LlmError` that it marks as its own. Only
-such errors are provider failures that recovery may act on; an interceptor's are not (LS-40, AL-41).
+`llm/stream`. The innermost link is the adapter boundary: it finds the adapter, fills the effort in, strips
+replay state that belongs to others, and turns whatever goes wrong from there on into an `LlmError` that it
+marks as its own. Only such errors are provider failures that recovery may act on; an interceptor's are not
+(LS-40, AL-41).
 """
 
 from __future__ import annotations
@@ -82,14 +84,18 @@ class LlmService:
         ctx.effect(undo)
 
     def providers(self) -> list[ProviderInfo]:
-        return [checked_provider(route, adapter.provider_info(route)) for route, adapter in self._routes.items()]
+        return [
+            checked_provider(route, adapter.provider_info(route)) for route, adapter in self._routes.items()
+        ]
 
     def _adapter(self, provider: str) -> Adapter:
         try:
             return self._routes[provider]
         except KeyError:
             known = ", ".join(self._routes) or "none"
-            raise LlmError(f"no provider is called {provider!r}", "NO_ADAPTER", hint=f"configured: {known}") from None
+            raise LlmError(
+                f"no provider is called {provider!r}", "NO_ADAPTER", hint=f"configured: {known}"
+            ) from None
 
     async def list_models(self, provider: str) -> list[ModelInfo]:
         return checked_models(provider, await self._adapter(provider).list_models(provider))
@@ -100,7 +106,8 @@ class LlmService:
     # --- calls
 
     async def prepare(self, config: CallConfig) -> PreparedCall:
-        """Fix adapter and effective configuration now; NO_ADAPTER, UNSUPPORTED_REASONING_EFFORT (LS-24, LS-25)."""
+        """Fix adapter and effective configuration now; NO_ADAPTER, UNSUPPORTED_REASONING_EFFORT (LS-24,
+        LS-25)."""
         adapter = self._adapter(config["provider"])
         return PreparedCall(await _effective(adapter, config), adapter)
 
@@ -109,7 +116,8 @@ class LlmService:
     ) -> AsyncGenerator[Chunk, None]:
         """The chunks of one call, through every `llm/stream` listener (LS-27).
 
-        Close it when leaving early (`contextlib.aclosing`); the connection is closed before that returns (LS-42).
+        Close it when leaving early (`contextlib.aclosing`); the connection is closed before that returns
+        (LS-42).
         """
         call = _Call(request, prepared)
         checker = ProtocolChecker() if os.environ.get("DSH_DEBUG") == "1" else None

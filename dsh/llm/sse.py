@@ -1,9 +1,9 @@
 """Incremental decoder of `text/event-stream` bodies: bytes in, events out (LS-60).
 
-The decoder works on lines of bytes. A line end (LF, CRLF or CR) is never part of a multi-byte character, so a line can
-be decoded as a whole once it is complete, and a read that ends inside a character or between CR and LF needs no
-special case beyond one flag. Pieces of an unfinished line wait in a list and are joined once: one event of many
-megabytes in small reads costs each byte two copies, not a copy per read.
+The decoder works on lines of bytes. A line end (LF, CRLF or CR) is never part of a multi-byte character, so a
+line can be decoded as a whole once it is complete, and a read that ends inside a character or between CR and
+LF needs no special case beyond one flag. Pieces of an unfinished line wait in a list and are joined once: one
+event of many megabytes in small reads costs each byte two copies, not a copy per read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class SseEvent(NamedTuple):
 
 
 class SseDecoder:
-    """Feed it the body in any pieces. Comments and unknown fields are ignored, several data lines join with LF."""
+    """Feed it the body in any pieces. Comments and unknown fields are ignored, several data lines join with
+    LF."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []

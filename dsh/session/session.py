@@ -43,7 +43,9 @@ class Session:
         self.turns = 0
         self.open_turn: int | None = None
         self.open_step: int | None = None
+        self.steps = 0  # of the open turn, or of the last one
         self.disposed = False
+        self.scope_key: object | None = None  # the agent that drives it: whose scoped observers hear of it (SC-15)
         self._stored = stored
         self._holder: str | None = None
         self._announcing = False
@@ -74,7 +76,7 @@ class Session:
         event = self.record(type, data, surface=surface, sources=sources)
         self._announcing = True
         try:
-            self._owner.host.hooks.notify("session/event", None, self, event)
+            self._owner.host.hooks.notify("session/event", self.scope_key, self, event)
         finally:
             self._announcing = False
         return event
@@ -132,10 +134,11 @@ class Session:
         kind, data = event["type"], event["data"]
         if kind == "turn/start":
             self.turns = self.open_turn = data["turn"]
+            self.steps = 0
         elif kind == "turn/end":
             self.open_turn = None
         elif kind == "step/start":
-            self.open_step = data["step"]
+            self.open_step = self.steps = data["step"]
         elif kind == "step/end":
             self.open_step = None
         elif kind == "request/header":

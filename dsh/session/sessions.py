@@ -117,12 +117,12 @@ class Sessions:
         try:
             session.release()
         finally:
-            self.host.hooks.notify("session/disposed", None, session)
+            self.host.hooks.notify("session/disposed", session.scope_key, session)
 
     def publish(self, session: Session) -> Session:
         """Make a prepared session live and announce it."""
         self._live[session.id] = session
-        self.host.hooks.notify("session/created", None, session)
+        self.host.hooks.notify("session/created", session.scope_key, session)
         return session
 
     def _plant(self, session: Session, seed: Sequence[Event]) -> None:
@@ -163,8 +163,8 @@ def check_envelope(event: Event, index: int) -> None:
 def check_header(header: SessionHeader, unknown: Mapping[str, Any]) -> None:
     """Types of a new header that the database cannot see before the first event is stored (SE-53)."""
     bad = [*unknown]
-    bad += [k for k in ("createdAt", "seedLength", "delegationDepth") if k in header and not _count(header[k])]  # type: ignore[literal-required]
-    bad += [k for k in ("id", "parentSession") if k in header and not _text(header[k])]  # type: ignore[literal-required]
+    bad += [k for k in ("createdAt", "seedLength", "delegationDepth") if k in header and not _count(header[k])]
+    bad += [k for k in ("id", "parentSession") if k in header and not _text(header[k])]
     if "cwd" in header and not (_text(header["cwd"]) and os.path.isabs(header["cwd"])):
         bad.append("cwd")
     if bad:

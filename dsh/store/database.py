@@ -2,8 +2,8 @@
 
 `Database.open` is the only call of `apsw.Connection` in the program. It makes the file (0600, in a 0700 folder),
 brings its schema up to date, sets the pragmas, registers the functions and installs the views-only guard. Appends are
-autocommitted INSERTs into views: in WAL mode with `synchronous=NORMAL` one costs some 30 us and no sync; `sync()` is the
-checkpoint that makes everything so far survive a power loss.
+autocommitted INSERTs into views: in WAL mode with `synchronous=NORMAL` one costs some 30 us and no disk write;
+`sync()` is the checkpoint that makes everything so far survive a power loss.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Database:
         with _our_errors(self.path, self.busy):
             cursor = self._db.cursor()
             cursor.execute(sql, bindings)
-            names = [d[0] for d in (cursor.get_description() if cursor.is_readonly else ())] if _open(cursor) else []
+            names = _columns(cursor)
 
         def read() -> Iterator[Row]:
             with _our_errors(self.path, self.busy):
@@ -150,12 +150,11 @@ class Database:
             self._db.close()
 
 
-def _open(cursor: apsw.Cursor) -> bool:
+def _columns(cursor: apsw.Cursor) -> list[str]:
     try:
-        cursor.get_description()
-    except apsw.ExecutionCompleteError:
-        return False
-    return True
+        return [d[0] for d in cursor.get_description()]
+    except apsw.ExecutionCompleteError:  # a statement without rows is complete at once
+        return []
 
 
 class BusyWait:

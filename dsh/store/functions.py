@@ -107,14 +107,16 @@ def type_tag(type_: str) -> str:
     return "typ" + "".join(c for c in type_.lower() if c.isalnum())
 
 
-def _segment(type_: str, data: str) -> str:
+def _segment(*row: Any) -> str:
+    type_, data = row
     try:
         return index_text(document_text(type_, loads(data)))
     except ValueError:  # a hole in the log says nothing (PE-55)
         return ""
 
 
-def _tags(type_: str, session_id: str, cwd: str | None) -> str:
+def _tags(*row: Any) -> str:
+    type_, session_id, cwd = row
     return f"{type_tag(type_)} {session_tag(session_id)}" + (f" {folder_tag(cwd)}" if cwd else "")
 
 

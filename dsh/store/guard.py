@@ -41,7 +41,7 @@ def views_only(db: apsw.Connection) -> None:
             inner.add(name)
         elif name.startswith("_"):
             tables.append(name)
-    named = re.compile(rf"(?<![A-Za-z0-9_$])(?:{'|'.join(map(re.escape, tables))})(?![A-Za-z0-9_$])", re.I).search
+    named = re.compile(rf"(?<![A-Za-z0-9_$])(?:{'|'.join(map(re.escape, tables))})(?![A-Za-z0-9_$])", re.IGNORECASE).search
 
     def authorize(op: int, table: str | None, column: str | None, schema: str | None, via: str | None) -> int:
         if op in _ROWS and table is not None and table.startswith("_") and via not in inner and table != _INDEX_SOURCE:

@@ -5,8 +5,7 @@ Without a provider nobody can be asked, and the call is denied (TL-34). Only `al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dsh.kernel.signal import Signal
 from dsh.tools.definition import Agent
@@ -14,8 +13,7 @@ from dsh.tools.definition import Agent
 Outcome = Literal["allowed-once", "rejected", "cancelled", "unavailable"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ApprovalRequest:
+class ApprovalRequest(NamedTuple):
     """What is asked. `signal` withdraws the question: the answer is then `cancelled`, at once (AP-9)."""
 
     agent: Agent

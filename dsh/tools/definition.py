@@ -11,23 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 from dsh.core.errors import InvariantError
 from dsh.core.lossless import JSON, freeze, mend_surrogates
-from dsh.core.messages import Block, Source, text_block
+from dsh.core.messages import Block, HookContext, text_block
 from dsh.kernel.signal import Signal
 from dsh.tools.errors import ToolArgsError
 from dsh.tools.schema import Node, Schema, compile_node, compile_parameters, violations
-
-
-class HookContext(TypedDict):
-    """A message that joins the history after the batch (TL-64); `source` is required."""
-
-    content: list[Block]
-    source: Source
-    placement: NotRequired[str]
-    meta: NotRequired[JSON]
 
 
 class Session(Protocol):
@@ -56,7 +47,7 @@ class ErrorFacts(TypedDict):
     info: NotRequired[dict[str, str]]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ToolResult:
     """The outcome of one call. `value` lives in memory only; `meta` and `contexts` may come with either kind.
 
@@ -80,7 +71,7 @@ class ToolResult:
         return data
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Execution:
     """One call on its way. The pipeline makes `token` fresh for each call and fills `cwd` when it is empty.
 
@@ -96,7 +87,7 @@ class Execution:
     signal: Signal = field(default_factory=Signal)
     token: object = field(default_factory=object)
     cwd: str = ""
-    deferred: list[HookContext] | None = field(default=None, repr=False)
+    deferred: list[HookContext] | None = None
 
     def defer_context(self, context: HookContext) -> None:
         """Give a message to be appended after the batch (TL-45); anything but lossless JSON raises NotJson
@@ -115,8 +106,7 @@ Render = Callable[[Any, Any], "str | list[Block]"]
 View = Mapping[str, Any]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Output:
+class Output(NamedTuple):
     """The output contract: `schema` binds every successful value, `render(args, value)` makes the content for
     the model, `presentation_meta(args, value)` the durable facts for user interfaces. Both are pure."""
 
@@ -125,7 +115,7 @@ class Output:
     presentation_meta: Callable[[Any, Any], JSON] | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ToolDefinition:
     """A tool. `execute(args, execution)` returns the canonical value only; `timeout_ms` promises that the
     body honours cancellation; only exactly `True` of `is_concurrency_safe(args)` allows overlap;

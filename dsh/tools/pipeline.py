@@ -20,10 +20,10 @@ from typing import Any, NotRequired, TypedDict
 
 from dsh.core.errors import InvariantError, ToolError
 from dsh.core.lossless import JSON, NotJson, freeze, loads, mend_surrogates
-from dsh.core.messages import Block, text_block
+from dsh.core.messages import Block, HookContext, text_block
 from dsh.kernel.signal import Signal
 from dsh.tools.approval import Approval, ApprovalRequest
-from dsh.tools.definition import ErrorFacts, Execution, HookContext, ToolDefinition, ToolResult, blocks_of
+from dsh.tools.definition import ErrorFacts, Execution, ToolDefinition, ToolResult, blocks_of
 from dsh.tools.errors import AbortError, ToolNotFoundError, ToolOutputError, info_of, message_of
 from dsh.tools.registry import Tools
 from dsh.tools.schema import violations
@@ -142,11 +142,6 @@ class Call:
 
     def refuse(self, reason: str) -> None:
         """Keep the body of a prepared call from running; the reason is its result (PE-23)."""
-        if self._result is None:
-            self._end(failure(reason))
-
-    def refuse(self, reason: str) -> None:
-        """Keep a prepared call from running because its surroundings failed (TL-38); a denial stays what it is."""
         if self._result is None:
             self._end(failure(reason))
 
@@ -299,9 +294,7 @@ class Call:
             raise InvariantError("a call is finalized after it was dispatched")
         if not self._skip_post:
             try:
-                chain = self._hooks.waterfall(
-                    "tools/post-execute", execution.agent, _accept, execution, result
-                )
+                chain = self._hooks.waterfall("tools/post-execute", execution.agent, _accept, execution, result)
                 result = self._settled(self._decided(await chain, result))
             except Exception as error:  # noqa: BLE001 - the containment point of TL-54
                 result = failure(error)
@@ -326,9 +319,7 @@ class Call:
             raise InvariantError(f"{decision['kind']!r} is no decision about a tool result")
         if "value" in decision:
             if "content" in decision or result.is_error or self._definition is None:
-                raise InvariantError(
-                    "a value can replace only the value of a success, and not beside content"
-                )
+                raise InvariantError("a value can replace only the value of a success, and not beside content")
             remade = self._success(self._definition, decision["value"])
             return replace(remade, contexts=(*result.contexts, *added))
         content = decision.get("content")

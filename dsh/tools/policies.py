@@ -12,9 +12,9 @@ import trio
 
 from dsh.core.errors import ConfigError
 from dsh.core.lossless import dumps
-from dsh.core.messages import text_block
+from dsh.core.messages import HookContext, text_block
 from dsh.kernel.scope import Context
-from dsh.tools.definition import Agent, Execution, HookContext, ToolResult
+from dsh.tools.definition import Agent, Execution, ToolResult
 from dsh.tools.errors import ToolTimeoutError
 from dsh.tools.pipeline import PostToolDecision, failure
 from dsh.tools.registry import Tools
@@ -85,14 +85,8 @@ class RepeatGuard:
         exclude: Iterable[str] = (),
     ) -> None:
         self._thresholds = sorted(thresholds)
-        if (
-            not self._thresholds
-            or self._thresholds[0] < 2
-            or len(set(self._thresholds)) < len(self._thresholds)
-        ):
-            raise ConfigError(
-                "repeat thresholds must be distinct whole numbers of at least 2, and not be empty"
-            )
+        if not self._thresholds or self._thresholds[0] < 2 or len(set(self._thresholds)) < len(self._thresholds):
+            raise ConfigError("repeat thresholds must be distinct whole numbers of at least 2, and not be empty")
         self._preview = preview_chars
         self._include = [_pattern(p) for p in include]
         self._exclude = [_pattern(p) for p in exclude]
@@ -104,9 +98,7 @@ class RepeatGuard:
         ctx.on("agent/disposed", self._forget)
 
     def _tracked(self, name: str) -> bool:
-        return any(p.fullmatch(name) for p in self._include) and not any(
-            p.fullmatch(name) for p in self._exclude
-        )
+        return any(p.fullmatch(name) for p in self._include) and not any(p.fullmatch(name) for p in self._exclude)
 
     def _forget(self, agent: Agent) -> None:
         self._last.pop(id(agent), None)
@@ -147,10 +139,7 @@ class RepeatGuard:
         return {**decision, "additionalContexts": [context, *(decision.get("additionalContexts") or [])]}
 
     def _gentle(self, count: int) -> str:
-        return (
-            f"The same tool call was made {count} times in a row. "
-            "If its result does not help, try something else."
-        )
+        return f"The same tool call was made {count} times in a row. If its result does not help, try something else."
 
     def _detailed(self, call: tuple[str, str], count: int) -> str:
         name, arguments = call

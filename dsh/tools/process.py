@@ -1,10 +1,11 @@
 """Child processes of tools: each leads a group of its own, and the group ends with the call that started it.
 
-Three things keep a child from outliving its owner. Leaving `async with child` kills what is left of the group. `end`
-does so politely: SIGTERM, a grace, SIGKILL, and it also reaches descendants that moved to a session of their own, as
-far as /proc still shows whose they are. And on Linux every child holds one end of a pipe, the leash: the kernel is told
-to send SIGKILL to the group when the other end closes, so the death of this very process, even by SIGKILL, takes the
-command along. The leash costs a few system calls and no further process.
+Three things keep a child from outliving its owner. Leaving `async with child` kills what is left of the
+group. `end` does so politely: SIGTERM, a grace, SIGKILL, and it also reaches descendants that moved to a
+session of their own, as far as /proc still shows whose they are. And on Linux every child holds one end of a
+pipe, the leash: the kernel is told to send SIGKILL to the group when the other end closes, so the death of
+this very process, even by SIGKILL, takes the command along. The leash costs a few system calls and no further
+process.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Child:
                     await stream.aclose()
 
     async def wait(self) -> int:
-        """Wait for the command itself, not for its descendants; a negative number is the signal that killed it."""
+        """Wait for the command itself, not for its descendants; a negative number is the signal that killed
+        it."""
         return await self._process.wait()
 
     @property
@@ -77,7 +79,8 @@ class Child:
         return not table or any(p.group == self.pid and p.state not in "ZX" for p in table.values())
 
     async def end(self, grace: float) -> None:
-        """SIGTERM to the group, SIGKILL after `grace` seconds or as soon as all are gone (BA-16). Not cancellable."""
+        """SIGTERM to the group, SIGKILL after `grace` seconds or as soon as all are gone (BA-16). Not
+        cancellable."""
         with trio.CancelScope(shield=True):
             self._find_strays()
             self._send(signal.SIGTERM)
@@ -126,7 +129,8 @@ class Child:
 
 
 class _Process:
-    """The fields of /proc/PID/stat that say whose a process is; `started` tells a reused pid from the old one."""
+    """The fields of /proc/PID/stat that say whose a process is; `started` tells a reused pid from the old
+    one."""
 
     __slots__ = ("group", "parent", "session", "started", "state")
 
@@ -144,17 +148,19 @@ def _processes() -> dict[int, _Process]:
         return table
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with suppress(OSError, ValueError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+            with (
+                suppress(OSError, ValueError),
+                open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file,
+            ):
                 table[int(name)] = _Process(file.read())
     return table
 
 
-async def spawn(
-    argv: Sequence[str], *, cwd: str, env: Mapping[str, str] | None = None, stdin: bool = False
-) -> Child:
+async def spawn(argv: Sequence[str], *, cwd: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Child:
     """Start `argv` in a session of its own, to be used as `async with await spawn(...) as child`.
 
-    Standard input is /dev/null, or with `stdin` a pipe. Raises OSError when the program or `cwd` is not usable.
+    Standard input is /dev/null, or with `stdin` a pipe. Raises OSError when the program or `cwd` is not
+    usable.
     """
     near, far = _leash_pair()
     try:
@@ -184,7 +190,8 @@ async def spawn(
 
 
 def _leash_pair() -> tuple[int | None, int | None]:
-    """Our end and the child's end of the leash; nothing where the kernel cannot signal a group for a closed pipe."""
+    """Our end and the child's end of the leash; nothing where the kernel cannot signal a group for a closed
+    pipe."""
     if not _LINUX:
         return None, None
     read, write = os.pipe()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 from dsh.core.errors import InvariantError
 from dsh.core.lossless import NotJson, freeze
@@ -28,8 +28,7 @@ Guard = Callable[[Execution], Awaitable[str | None] | str | None]
 Undo = Callable[[], Awaitable[None]]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Restriction:
+class _Restriction(NamedTuple):
     key: object
     allow: frozenset[str] | None
     deny: frozenset[str]
@@ -65,9 +64,7 @@ class Tools:
         """Add a guard; the reason it returns denies a call that was allowed. It cannot allow one (TL-35)."""
         return _listed(ctx, self._guards, (ctx.key, guard))
 
-    def restrict(
-        self, ctx: Context, allow: Iterable[str] | None = None, deny: Iterable[str] | None = None
-    ) -> Undo:
+    def restrict(self, ctx: Context, allow: Iterable[str] | None = None, deny: Iterable[str] | None = None) -> Undo:
         """Narrow the global tools that the context's agent sees; restrictions intersect (TL-22)."""
         if ctx.key is None:
             raise InvariantError("a restriction is made for one agent")
@@ -148,7 +145,7 @@ def _checked(definition: ToolDefinition) -> ToolDefinition:
         raise JsonSchemaError(f"tool {definition.name!r}: {error.message}") from None
     if not isinstance(parameters, dict):
         raise JsonSchemaError(f"tool {definition.name!r}: parameters must be an object")
-    return replace(definition, parameters=parameters, output=replace(output, schema=schema))
+    return replace(definition, parameters=parameters, output=output._replace(schema=schema))
 
 
 def _listed(ctx: Context, entries: list[Any], entry: Any, undone: Callable[[], None] = lambda: None) -> Undo:

@@ -83,9 +83,7 @@ def violations(schema: Mapping[str, Any], value: Any, path: str = "") -> list[st
         if "oneOf" in node:
             fitting = sum(not violations(branch, item, at) for branch in node["oneOf"])
             if fitting != 1:
-                found.append(
-                    f"{label} must match exactly one of {len(node['oneOf'])} shapes, but matches {fitting}"
-                )
+                found.append(f"{label} must match exactly one of {len(node['oneOf'])} shapes, but matches {fitting}")
             continue
         kind = node.get("type")
         if kind is None:
@@ -155,9 +153,7 @@ def compile_node(node: Node, where: str = "output") -> Schema:
     if "oneOf" in node:
         if not isinstance(node["oneOf"], list):
             raise JsonSchemaError(f"{where}.oneOf must be a list")
-        schema["oneOf"] = [
-            compile_node(branch, f"{where}.oneOf[{i}]") for i, branch in enumerate(node["oneOf"])
-        ]
+        schema["oneOf"] = [compile_node(branch, f"{where}.oneOf[{i}]") for i, branch in enumerate(node["oneOf"])]
     elif kind != "json":
         schema["type"] = kind
     if kind == "array" and "items" in node:
@@ -225,9 +221,7 @@ def require_schema(schema: Any, root: str = "schema", *, object_root: bool = Fal
 def _check_node(node: dict[str, Any], at: str, found: list[str], children: list[tuple[Any, str]]) -> None:
     found += [f"{at}.{key} is not supported" for key in node if key not in _KEYWORDS]
     found += [
-        f"{at}.{key} must be a string"
-        for key in ("description", "title")
-        if not isinstance(node.get(key, ""), str)
+        f"{at}.{key} must be a string" for key in ("description", "title") if not isinstance(node.get(key, ""), str)
     ]
     kind = node.get("type")
     if "type" in node and (not isinstance(kind, str) or kind not in _TYPES):
@@ -268,11 +262,7 @@ def _check_object(node: dict[str, Any], at: str, found: list[str], children: lis
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         found.append(f"{at}.required must be a list of names")
     else:
-        found += [
-            f'{at}.required names "{name}", which is no property'
-            for name in required
-            if name not in properties
-        ]
+        found += [f'{at}.required names "{name}", which is no property' for name in required if name not in properties]
     if not isinstance(node.get("additionalProperties", False), bool):
         found.append(f"{at}.additionalProperties must be true or false")
 

@@ -62,9 +62,7 @@ class OneFile:
         """The unpacked folder in a cache folder."""
         return cache / "dsh/app" / self.hash
 
-    def run(
-        self, *arguments: str, env: dict[str, str] | None = None, **more
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, env: dict[str, str] | None = None, **more) -> subprocess.CompletedProcess[str]:
         """Run it with nothing but `env` in the environment."""
         return subprocess.run(
             [self.path, *arguments],
@@ -99,9 +97,7 @@ def make_tiny(folder: Path) -> OneFile:
     # the words before the arguments are the interpreter's options and the boot file
     skip = len(onefile.FLAGS.split()) + 1
     launcher = stage / "bin" / python.name
-    launcher.write_text(
-        f'#!/bin/sh\nshift {skip}\nexec "{sys.executable}" -I -S "${{0%/bin/*}}/probe.py" "$@"\n'
-    )
+    launcher.write_text(f'#!/bin/sh\nshift {skip}\nexec "{sys.executable}" -I -S "${{0%/bin/*}}/probe.py" "$@"\n')
     launcher.chmod(0o755)
     payload = onefile.archive(stage)
     shutil.rmtree(stage)

@@ -33,11 +33,9 @@ def tiny(tmp_path: Path) -> Iterator[OneFile]:
 
 
 @pytest.fixture
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneFile]:
+def real(tmp_path_factory: pytest.TempPathFactory) -> OneFile:
     """The program itself."""
-    program = OneFile(once(tmp_path_factory, "onefile", build) / "dsh")
-    yield program
-    program.forget()
+    return OneFile(once(tmp_path_factory, "onefile", build) / "dsh")
 
 
 @pytest.fixture
@@ -88,9 +86,7 @@ def test_exit_codes_pass_through(tiny: OneFile, tmp_path: Path, code: int) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_the_program_takes_the_place_of_the_shell(
-    tiny: OneFile, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_the_program_takes_the_place_of_the_shell(tiny: OneFile, tmp_path: Path, number: signal.Signals) -> None:
     for _ in ("first start", "warm start"):
         process = tiny.start("wait", env={"XDG_CACHE_HOME": str(tmp_path)})
         assert process.stdout
@@ -118,16 +114,27 @@ def test_started_by_every_kind_of_name(tiny: OneFile, tmp_path: Path) -> None:
 # The header: where it unpacks
 
 
-def test_home_unset_or_missing_goes_to_the_shared_folder(tiny: OneFile) -> None:
+def test_home_unset_or_missing_goes_to_the_shared_folder(tiny: OneFile, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
     folder = tiny.folder(Path(f"/var/tmp/dsh-{os.getuid()}"))
-    for env in ({}, {"HOME": ""}, {"HOME": "/nonexistent"}, {"XDG_CACHE_HOME": "relative"}):
+    for env in ({}, {"HOME": ""}, {"HOME": str(nowhere)}, {"XDG_CACHE_HOME": "relative"}):
         tiny.forget()
         for _ in ("first start", "warm start"):
             done = tiny.run(env=env, cwd="/")
             assert (done.returncode, done.stderr) == (0, ""), env
             assert (folder / "whole").exists()
-    assert not Path("/nonexistent").exists()
+    assert not nowhere.exists()
     assert not Path("/relative").exists()
+
+
+def test_a_relative_cache_setting_is_ignored(tiny: OneFile, tmp_path: Path) -> None:
+    # whatever the current folder holds
+    tiny.run(env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    (tiny.folder(tmp_path / "cache") / "probe.py").unlink()
+    for env in ({"XDG_CACHE_HOME": "cache"}, {"HOME": ".", "XDG_CACHE_HOME": "./cache"}):
+        done = tiny.run(env=env, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / ".cache").exists()
 
 
 def test_the_shared_folder_is_closed_to_others(tiny: OneFile) -> None:
@@ -138,6 +145,24 @@ def test_the_shared_folder_is_closed_to_others(tiny: OneFile) -> None:
 def test_a_home_is_used_when_there_is_no_cache_setting(tiny: OneFile, tmp_path: Path) -> None:
     assert tiny.run(env={"HOME": str(tmp_path)}).returncode == 0
     assert (tiny.folder(tmp_path / ".cache") / "whole").exists()
+
+
+@as_root
+def test_a_cache_of_somebody_else_is_not_used(tiny: OneFile, tmp_path: Path) -> None:
+    # what root sees with the HOME of the user who called sudo
+    cache, home = tmp_path / "cache", tmp_path / "home"
+    env = {"XDG_CACHE_HOME": str(cache), "HOME": str(home)}
+    home.mkdir()
+    (cache / "dsh/app").mkdir(parents=True)
+    os.chown(cache / "dsh/app", 12345, 12345)
+    assert tiny.run(env=env).returncode == 0
+    assert list((cache / "dsh/app").iterdir()) == [], "unpacked into it"
+    # a ready one that would fail if it was started
+    tiny.folder(home / ".cache").rename(tiny.folder(cache))
+    (tiny.folder(cache) / "probe.py").unlink()
+    os.chown(tiny.folder(cache), 12345, 12345)
+    done = tiny.run(env=env)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_read_only_cache_is_passed_over(tiny: OneFile, tmp_path: Path) -> None:
@@ -157,17 +182,18 @@ def test_a_cache_that_cannot_be_made_is_passed_over(tiny: OneFile, tmp_path: Pat
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_noexec_cache_is_passed_over_and_left_empty(tiny: OneFile, tmp_path: Path) -> None:
-    cache, home = tmp_path / "cache", tmp_path / "home"
-    home.mkdir()
+@pytest.mark.parametrize("place", ["home", "shared"])
+def test_a_noexec_cache_is_passed_over_and_left_empty(tiny: OneFile, tmp_path: Path, place: str) -> None:
+    cache = tmp_path / "cache"
+    env = {"XDG_CACHE_HOME": str(cache), "HOME": str(tmp_path) if place == "home" else ""}
     with mounted(cache, "noexec"):
         for _ in ("first start", "warm start"):
-            done = tiny.run(env={"XDG_CACHE_HOME": str(cache), "HOME": str(home)})
+            done = tiny.run(env=env)
             assert (done.returncode, done.stderr) == (0, "")
             assert not tiny.folder(cache).exists()
             assert leftovers(cache) == []
         changed = (cache / "dsh/app").stat().st_mtime_ns
-        tiny.run(env={"XDG_CACHE_HOME": str(cache), "HOME": str(home)})
+        tiny.run(env=env)
         assert (cache / "dsh/app").stat().st_mtime_ns == changed, "a warm start tried to unpack"
 
 
@@ -200,9 +226,7 @@ def in_private_tmp(tiny: OneFile, before: str) -> subprocess.CompletedProcess[st
 @pytest.mark.parametrize(
     "before",
     [
-        pytest.param(
-            "mkdir -m 777 /var/tmp/dsh-0; chown 12345 /var/tmp/dsh-0", id="belongs to somebody else"
-        ),
+        pytest.param("mkdir -m 777 /var/tmp/dsh-0; chown 12345 /var/tmp/dsh-0", id="belongs to somebody else"),
         pytest.param("mkdir -p /srv/mine; ln -s /srv/mine /var/tmp/dsh-0", id="link to a folder of ours"),
         pytest.param("ln -s /nowhere /var/tmp/dsh-0", id="dangling link"),
         pytest.param("touch /var/tmp/dsh-0", id="a file"),
@@ -347,6 +371,8 @@ def test_real_version_without_any_environment(real: OneFile) -> None:
         done = real.run("--version")
         assert (done.returncode, done.stderr) == (0, "")
         assert __version__ in done.stdout
+    # the only test that lets the real one go to the shared folder
+    real.forget()
 
 
 @pytest.mark.slow

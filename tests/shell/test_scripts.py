@@ -269,9 +269,7 @@ def test_the_wheel_carries_data_files_and_the_command(tmp_path: Path) -> None:
 # scripts/lint and its parts
 
 
-def test_tree_finds_long_files_and_forbidden_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tree_finds_long_files_and_forbidden_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "dsh").mkdir()
     (tmp_path / "docs").mkdir()
     (tmp_path / "dsh/long.py").write_text("x = 1\n" * 601)

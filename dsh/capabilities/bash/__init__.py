@@ -1,7 +1,8 @@
-"""The `bash` tool: argument checks, working directory, the harness's variables, rendering (docs/spec/bash.md).
+"""The `bash` tool: argument checks, working directory, the harness's variables, rendering
+(docs/spec/bash.md).
 
-The executor below it does the running. Background runs need the task runtime and escalation needs a sandbox; without
-them neither is advertised, and both are refused when a model asks anyway (TC-1, BA-38, BA-42).
+The executor below it does the running. Background runs need the task runtime and escalation needs a sandbox;
+without them neither is advertised, and both are refused when a model asks anyway (TC-1, BA-38, BA-42).
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def bash_tool(executor: Executor, environment: ShellEnvironment) -> ToolDefiniti
     return define(
         name="bash",
         description=(
-            "Run a command with bash -c in a fresh shell: no state is kept between calls, stdin is empty, and "
-            "processes left in the background are ended with the call."
+            "Run a command with bash -c in a fresh shell: no state is kept between calls, stdin is empty, "
+            "and processes left in the background are ended with the call."
         ),
         parameters={
             "command": {"type": "string", "required": True},
@@ -152,7 +153,7 @@ def _line(text: str) -> str:
 
 
 def exit_status(text: str) -> tuple[int | None, str | None]:
-    """Exit code and signal name from a stored result's text; without a marker the command exited 0 (BA-49)."""
+    """Exit code and signal name from a stored result's text; no marker means exit 0 (BA-49)."""
     found = _STATUS.search("\n" + text)
     if found is None:
         return 0, None

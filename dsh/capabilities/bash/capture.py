@@ -1,19 +1,19 @@
-"""What is kept of a command's output stream: a tail in memory, and the whole in a file once the tail is not all.
+"""What is kept of a command's output stream: a tail in memory, and the whole in a file once the tail is not
+all.
 
-The file is made at the first overflow and starts with everything still held, so it is the stream from byte 0 (BA-23).
-A stream that grows beyond the file limit, or a disk that is full, costs the file and never the command (BA-24).
+The file is made at the first overflow and starts with everything still held, so it is the stream from byte 0
+(BA-23). A stream that grows beyond the file limit, or a disk that is full, costs the file and never the
+command (BA-24).
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 _numbers = count(1)
 
@@ -26,15 +26,17 @@ class SpillFolder:
 
     def open(self, label: str) -> tuple[str, BinaryIO]:
         if self._path is None or not os.path.isdir(self._path):
+            import tempfile
+
             self._path = tempfile.mkdtemp(prefix=f"dsh-{os.getpid()}-")
         name = f"{os.getpid()}-{next(_numbers)}-{secrets.token_hex(6)}-{label}.txt"
         path = os.path.join(self._path, name)
         return path, os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class CollectedOutput:
-    """`text` is the tail when `truncated`; `spill_path` is the file with the complete stream, if there is one."""
+class CollectedOutput(NamedTuple):
+    """`text` is the tail when `truncated`; `spill_path` is the file with the complete stream, if there is
+    one."""
 
     text: str
     truncated: bool

@@ -1,7 +1,9 @@
-"""The variables a command runs with: the harness's own environment without secrets, plus what the harness tells it.
+"""The variables a command runs with: the harness's own environment without secrets, plus what the harness
+tells it.
 
-`ShellEnvironment` collects the `DSH_*` variables of one call: three of our own and those of registered contributors,
-which declare their names beforehand so that they can be listed without running anything (BA-10 to BA-12).
+`ShellEnvironment` collects the `DSH_*` variables of one call: three of our own and those of registered
+contributors, which declare their names beforehand so that they can be listed without running anything (BA-10
+to BA-12).
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from dsh.core.errors import InvariantError, ToolError
 from dsh.kernel.config import home
@@ -26,7 +28,7 @@ Resolve = Callable[["Agent | None"], Mapping[str, str]]
 
 
 def compose(env: Mapping[str, str] | None = None, dsh_env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The whole environment of a command (BA-6, BA-7); a name in the wrong one of the two is an error (BA-8)."""
+    """The whole environment of a command (BA-6, BA-7); a name in the wrong map is an error (BA-8)."""
     for name in env or ():
         if name.startswith("DSH_"):
             raise ToolError(f"{name} belongs to the harness and cannot be set for a command")
@@ -37,8 +39,7 @@ def compose(env: Mapping[str, str] | None = None, dsh_env: Mapping[str, str] | N
     return {**base, **_PLAIN, **(env or {}), **(dsh_env or {})}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Contributor:
+class _Contributor(NamedTuple):
     declared: Mapping[str, str]
     resolve: Resolve
 
@@ -50,7 +51,7 @@ class ShellEnvironment:
         self._contributors: dict[str, _Contributor] = {}
 
     def contribute(self, ctx: Context, name: str, declared: Mapping[str, str], resolve: Resolve) -> None:
-        """Register variables: `declared` maps each to its description, `resolve(agent)` gives values (BA-11)."""
+        """Register variables: `declared` maps names to descriptions, `resolve` gives values (BA-11)."""
         if not name.strip() or name in self._contributors:
             raise InvariantError(f"a contributor of shell variables needs a name of its own, not {name!r}")
         taken = _RESERVED.union(*(c.declared for c in self._contributors.values()))

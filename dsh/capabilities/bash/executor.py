@@ -1,9 +1,9 @@
 """The executor: runs one command with limits, capture and a sure end; it knows nothing of sessions or tools.
 
-`resolve` is the only place where defaults are applied (BA-1). `run` starts a fresh non-login `bash -c`, reads both
-streams while it runs, and comes back when the shell has ended and its pipes are closed or the drain grace is over. The
-caller's signal and the time limit are two scopes around that wait; whichever ends it is the cause (BA-19). What is left
-of the group is ended before `run` returns.
+`resolve` is the only place where defaults are applied (BA-1). `run` starts a fresh non-login `bash -c`, reads
+both streams while it runs, and comes back when the shell has ended and its pipes are closed or the drain
+grace is over. The caller's signal and the time limit are two scopes around that wait; whichever ends it is
+the cause (BA-19). What is left of the group is ended before `run` returns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import signal as signals
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -24,15 +24,15 @@ from dsh.kernel.config import Config
 from dsh.kernel.signal import Signal
 from dsh.tools.process import Child, spawn
 
-# Once the whole group is dead, what is in the pipes is there at once; only a stranger could still hold them open.
+# Once the whole group is dead, what is in the pipes is there at once; only a stranger could still hold them
+# open.
 _LAST_DRAIN = 0.25
 # How long what is left of the group after an ordinary end may take to stop before it is killed.
 _LEFTOVER_GRACE = 0.2
 _READ = 65536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BashExecRequest:
+class BashExecRequest(NamedTuple):
     """What a caller asks; `timeout_ms` and `stdout_max_bytes` None take the configured values (BA-2, BA-4).
 
     `stdin`, `env` and `stdout_max_bytes` are for trusted callers only (BA-9).
@@ -48,8 +48,7 @@ class BashExecRequest:
     dsh_env: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BashExecSpec:
+class BashExecSpec(NamedTuple):
     """What runs: a request with every default applied."""
 
     command: str
@@ -62,9 +61,8 @@ class BashExecSpec:
     dsh_env: Mapping[str, str] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BashRunResult:
-    """How it went; `exit_code` is None when a signal killed the shell. At most one of the two flags is set."""
+class BashRunResult(NamedTuple):
+    """How it went; `exit_code` is None when a signal killed the shell. At most one flag is set."""
 
     exit_code: int | None
     signal: str | None
@@ -76,7 +74,8 @@ class BashRunResult:
 
 
 class Executor:
-    """The plain executor; limits come from the `bash.*` settings, which are checked when they are read (BA-5)."""
+    """The plain executor; limits come from the `bash.*` settings, which are checked when they are read
+    (BA-5)."""
 
     def __init__(self, config: Config) -> None:
         self._timeout_ms: float = config["bash.timeout_ms"]
@@ -103,7 +102,8 @@ class Executor:
         )
 
     async def run(self, spec: BashExecSpec) -> BashRunResult:
-        """Run to the end. Only what the infrastructure did wrong raises (BA-18): ToolError, nothing left behind."""
+        """Run to the end. Only what the infrastructure did wrong raises (BA-18): ToolError, nothing left
+        behind."""
         signal = spec.signal or Signal()
         if signal.cancelled:
             raise ToolError("the command was cancelled before it started")
@@ -111,9 +111,7 @@ class Executor:
         out = Capture("stdout", spec.stdout_max_bytes, self._max_spill, self._spills)
         err = Capture("stderr", self._max_output, self._max_spill, self._spills)
         try:
-            child = await spawn(
-                ["bash", "-c", spec.command], cwd=spec.workdir, env=env, stdin=spec.stdin is not None
-            )
+            child = await spawn(["bash", "-c", spec.command], cwd=spec.workdir, env=env, stdin=spec.stdin is not None)
         except (OSError, ValueError) as error:
             raise ToolError(_spawn_failure(spec.workdir, error)) from error
         try:

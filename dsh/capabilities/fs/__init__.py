@@ -1,7 +1,7 @@
 """The tools `read`, `write` and `edit` (docs/spec/filesystem.md): arguments, order of checks, rendering.
 
-`local` does the file operations, `fence` bounds the mutations, `observed` keeps a session from replacing what it has
-not seen, `window` and `edit` are the text work.
+`local` does the file operations, `fence` bounds the mutations, `observed` keeps a session from replacing what
+it has not seen, `window` and `edit` are the text work.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def setup(ctx: Context) -> None:
             prompt.section(ctx, name=f"tool:{name}", order=order, text=text)
 
 
-# --- read -----------------------------------------------------------------------------------------------------------
+# --- read
+# -----------------------------------------------------------------------------------------------------------
 
 
 def read_tool(observations: Observations, limits: Limits) -> ToolDefinition:
@@ -145,13 +146,14 @@ def _present_read(args: Any) -> View:
     return {"card": "generic", "title": f"Read {args['file_path']}", "kind": "read", "locations": [location]}
 
 
-# --- write ----------------------------------------------------------------------------------------------------------
+# --- write
+# ----------------------------------------------------------------------------------------------------------
 
 
 def write_tool(observations: Observations) -> ToolDefinition:
     return define(
         name="write",
-        description="Create a file, or replace the whole content of one you have read. Parent folders are made.",
+        description="Create a file, or replace one you have read. Parent folders are made.",
         parameters={"file_path": _TEXT, "content": _TEXT},
         output={
             "type": "object",
@@ -203,15 +205,16 @@ def _present_write(args: Any, result: Mapping[str, Any]) -> View | None:
     return {"card": "diff", "diffs": _logged_diffs(result) or [_whole_file(args)]}
 
 
-# --- edit -----------------------------------------------------------------------------------------------------------
+# --- edit
+# -----------------------------------------------------------------------------------------------------------
 
 
 def edit_tool(observations: Observations) -> ToolDefinition:
     return define(
         name="edit",
         description=(
-            "Replace old_string by new_string in a file you have read. old_string must match exactly, without line "
-            "numbers, and only once unless replace_all is set."
+            "Replace old_string by new_string in a file you have read. old_string must match exactly, "
+            "without line numbers, and only once unless replace_all is set."
         ),
         parameters={
             "file_path": _TEXT,

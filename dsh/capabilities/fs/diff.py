@@ -1,13 +1,13 @@
 """Line differences of two texts: the steps from one to the other, and the hunks shown to people (FS-68).
 
-The common start and end are cut off first, so the usual small change costs next to nothing. A middle part too large for
-the library's matcher, whose time grows with the square of repeated lines, counts as replaced as a whole.
+The common start and end are cut off first, so the usual small change costs next to nothing. A middle part too
+large for the library's matcher, whose time grows with the square of repeated lines, counts as replaced as a
+whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 
 from dsh.tools.present import Diff
 
@@ -38,6 +38,8 @@ def opcodes(old: list[str], new: list[str]) -> list[Opcode]:
     if (old_end - head) * (new_end - head) > _MATCHER_LIMIT:
         middle = [("replace", head, old_end, head, new_end)]
     elif old_end > head or new_end > head:
+        from difflib import SequenceMatcher
+
         matcher = SequenceMatcher(None, old[head:old_end], new[head:new_end], autojunk=False)
         middle = [(k, i1 + head, i2 + head, j1 + head, j2 + head) for k, i1, i2, j1, j2 in matcher.get_opcodes()]
     start: list[Opcode] = [("equal", 0, head, 0, head)] if head else []
@@ -46,7 +48,7 @@ def opcodes(old: list[str], new: list[str]) -> list[Opcode]:
 
 
 def diffs(path: str, before: str, after: str) -> list[Diff]:
-    """One entry per hunk, with three lines of context; a hunk without old lines has `oldText` None (FS-68)."""
+    """One entry per hunk, with three lines of context; without old lines `oldText` is None (FS-68)."""
     old, new = lines_of(before), lines_of(after)
     return [
         {

@@ -1,16 +1,16 @@
 """Replacing text in a file's bytes so that nothing else changes.
 
-The model sees and writes lines that end in LF. Matching therefore happens on a text whose CRLF are turned into LF, but
-the result is spliced into the original: what lies outside the match keeps its bytes, and so does every line inside the
-match that the edit leaves alone, whatever it ends in. Only lines that are new take the file's own style (FS-27). The
-byte order mark and a missing final line end stay as they are.
+The model sees and writes lines that end in LF. Matching therefore happens on a text whose CRLF are turned
+into LF, but the result is spliced into the original: what lies outside the match keeps its bytes, and so does
+every line inside the match that the edit leaves alone, whatever it ends in. Only lines that are new take the
+file's own style (FS-27). The byte order mark and a missing final line end stay as they are.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsh.capabilities.fs.diff import Opcode, lines_of, opcodes
 from dsh.capabilities.fs.errors import FsError
@@ -20,15 +20,13 @@ _STYLE_SAMPLE = 4096
 _LF_ALONE = re.compile(r"(?<!\r)\n")
 
 
-@dataclass(frozen=True, slots=True)
-class EditRequest:
+class EditRequest(NamedTuple):
     old: str
     new: str
     replace_all: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Edited:
+class Edited(NamedTuple):
     """The new bytes, and both whole texts with LF."""
 
     data: bytes
@@ -51,7 +49,7 @@ def decode(data: bytes, path: str) -> str:
 
 
 def apply_edit(data: bytes, edit: EditRequest, path: str) -> Edited:
-    """Replace the one match, or all (FS-27, FS-28). Raises FS_NOT_TEXT, FS_EDIT_NOT_FOUND, FS_AMBIGUOUS_EDIT."""
+    """Replace the match, or all (FS-27, FS-28); FS_NOT_TEXT, FS_EDIT_NOT_FOUND or FS_AMBIGUOUS_EDIT."""
     text = decode(data, path)
     before, old, new = lf(text), lf(edit.old), lf(edit.new)
     found = before.count(old) if old else 0
@@ -59,7 +57,8 @@ def apply_edit(data: bytes, edit: EditRequest, path: str) -> Edited:
         raise FsError(f"old_string was not found in {path}", "FS_EDIT_NOT_FOUND")
     if found > 1 and not edit.replace_all:
         raise FsError(
-            f"old_string matches {found} times in {path}; give more context or set replace_all", "FS_AMBIGUOUS_EDIT"
+            f"old_string matches {found} times in {path}; give more context or set replace_all",
+            "FS_AMBIGUOUS_EDIT",
         )
     breaks = [match.start() - k for k, match in enumerate(re.finditer("\r\n", text))]
 

@@ -1,7 +1,8 @@
-"""Where the tools may write: below the call's working directory, whatever the path is spelled like (FS-40 to FS-43).
+"""Where the tools may write: below the call's working directory, whatever the path is spelled like (FS-40 to
+FS-43).
 
-The mode is fixed to workspace-write and the one writable root is the working directory. The path is resolved again right
-before the mutation, and the fresh target is the one that is mutated.
+The mode is fixed to workspace-write and the one writable root is the working directory. The path is resolved
+again right before the mutation, and the fresh target is the one that is mutated.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def writable_target(path: str, cwd: str) -> Target:
 
 
 def contains(root: str, path: str) -> bool:
-    """Whether a real path is `root` or below it, by name or, for other spellings, by device and inode (FS-42)."""
+    """Whether a real path is `root` or below it, by name or, for other spellings, by device and inode
+    (FS-42)."""
     if path == root or path.startswith(root.rstrip(os.sep) + os.sep):
         return True
     try:

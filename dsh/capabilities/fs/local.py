@@ -1,8 +1,8 @@
 """The local file system as the tools see it: targets, versions, reading, guarded and atomic mutation.
 
-Every operation is synchronous and short, so within one process it is a critical section by itself and mutations of a
-file happen in the order they were asked for (FS-7). Reading streams, so its caller can let other work run between two
-chunks. Nothing here confines anything: that is the fence's job (FS-35).
+Every operation is synchronous and short, so within one process it is a critical section by itself and
+mutations of a file happen in the order they were asked for (FS-7). Reading streams, so its caller can let
+other work run between two chunks. Nothing here confines anything: that is the fence's job (FS-35).
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import codecs
 import os
 import stat as stat_bits
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dsh.capabilities.fs.edit import BOM, EditRequest, apply_edit, decode, lf
 from dsh.capabilities.fs.errors import FsError, from_os, not_found, not_regular, stale
@@ -27,16 +25,14 @@ _NAME_MAX = 255
 EntryType = Literal["file", "directory", "other"]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A resolved file: `key` is its identity under every spelling, `display` the path for models and people."""
+class Target(NamedTuple):
+    """A resolved file: `key` is its identity under every spelling, `display` the path to show."""
 
     key: str
     display: str
 
 
-@dataclass(frozen=True, slots=True)
-class Info:
+class Info(NamedTuple):
     """`version` is opaque and only ever compared for equality (FS-22)."""
 
     version: str
@@ -44,8 +40,7 @@ class Info:
     size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PathInfo:
+class PathInfo(NamedTuple):
     """What stands at a path itself, not where a final symlink leads (FS-2)."""
 
     version: str
@@ -53,8 +48,7 @@ class PathInfo:
     size: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class DirEntry:
+class DirEntry(NamedTuple):
     name: str
     type: EntryType
     target: Target
@@ -62,15 +56,13 @@ class DirEntry:
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteIntent:
+class WriteIntent(NamedTuple):
     """The guard of a write: `version` None means the file must not exist yet (FS-5)."""
 
     version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """A mutation: `before` and `after` are whole texts with LF; `before` None where there was no text."""
 
     operation: Literal["create", "update"]
@@ -207,17 +199,18 @@ def write_text(
 ) -> Outcome:
     """Create or replace a file, atomically; without an intent unconditionally (FS-5, FS-8, FS-26).
 
-    Raises FS_NOT_OBSERVED when an intent to create meets a file, FS_STALE_VERSION when the file is not the one seen.
+    Raises FS_NOT_OBSERVED when an intent to create meets a file, FS_STALE_VERSION when the file is not the
+    one seen.
     """
     _require_live(signal)
     info = stat(target)
+    if info is not None and info.type != "file":
+        raise not_regular(target.display)
     if intent is not None:
         if intent.version is None and info is not None:
             raise _unobserved(target)
         if intent.version is not None and (info is None or info.version != intent.version):
             raise stale(target.display)
-    if info is not None and info.type != "file":
-        raise not_regular(target.display)
     before = None
     if info is not None:
         with suppress(FsError):
@@ -227,10 +220,8 @@ def write_text(
     return Outcome("create" if info is None else "update", version, before, lf(content))
 
 
-def edit_text(
-    target: Target, edit: EditRequest, version: str | None = None, signal: Signal | None = None
-) -> Outcome:
-    """Replace text in a file; `version` is the optional guard (FS-6). Raises the codes of `apply_edit` too."""
+def edit_text(target: Target, edit: EditRequest, version: str | None = None, signal: Signal | None = None) -> Outcome:
+    """Replace text in a file; `version` is the optional guard (FS-6). Raises what `apply_edit` does too."""
     _require_live(signal)
     info = stat(target)
     if info is None:
@@ -263,11 +254,11 @@ def _read_bytes(target: Target) -> bytes:
 def _publish(target: Target, data: bytes, signal: Signal | None, *, must_be_new: bool = False) -> str:
     """Put `data` in the target's place and return the new version (FS-29 to FS-32).
 
-    The bytes are written and synced inside a private folder beside the target and appear by one rename, or, for a file
-    that must be new, by a link, which cannot replace anything.
+    The bytes are written and synced inside a private folder beside the target and appear by one rename, or,
+    for a file that must be new, by a link, which cannot replace anything.
     """
     parent, name = os.path.split(target.key)
-    suffix = f".{os.getpid()}.{uuid.uuid4().hex}.tmpdir"
+    suffix = f".{os.getpid()}.{os.urandom(16).hex()}.tmpdir"
     stem = os.fsdecode(os.fsencode(name)[: _NAME_MAX - len(suffix) - 1])
     staging = os.path.join(parent, f".{stem}{suffix}")
     staged = os.path.join(staging, "file")
@@ -286,7 +277,8 @@ def _publish(target: Target, data: bytes, signal: Signal | None, *, must_be_new:
     except OSError as error:
         raise from_os(error, target.display) from error
     finally:
-        # What cannot be cleared away is an empty or private folder; the mutation is judged by its own outcome.
+        # What cannot be cleared away is an empty or private folder; the mutation is judged by its own
+        # outcome.
         with suppress(OSError):
             os.unlink(staged)
         with suppress(OSError):

@@ -1,7 +1,8 @@
 """Which files a session has seen, and in which version: read before you replace (FS-51 to FS-57).
 
-Kept in memory for the life of the process. A session that is resumed by another process starts without observations,
-which costs it one more read of a file it wants to change and can never let an outdated version pass.
+Kept in memory for the life of the process. A session that is resumed by another process starts without
+observations, which costs it one more read of a file it wants to change and can never let an outdated version
+pass.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dsh.tools.definition import Agent, Session
 
 
 class Observations:
-    """Owner (the calling agent's session) to target to version. One session's never authorise another (FS-55)."""
+    """Owner (the calling agent's session) to target to version. One session's never authorise another
+    (FS-55)."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, str]] = {}

@@ -1,13 +1,12 @@
 """Cutting a window of lines out of a text that arrives in chunks, in bounded memory (FS-63 to FS-65).
 
-Only the lines that are wanted are looked at; all others are merely counted. Of one line no more than the limit is kept,
-however long it is.
+Only the lines that are wanted are looked at; all others are merely counted. Of one line no more than the
+limit is kept, however long it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from dsh.capabilities.fs.errors import FsError
 
@@ -17,8 +16,7 @@ class Line(TypedDict):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """`lines` and `line_length` (in characters), `total_bytes` of a read; the configured `read.*` values."""
 
     lines: int

@@ -1,6 +1,8 @@
-"""Retry after transient provider failures: the event `llm/retry`, the wait, and the answer "retry" (LS-83 to LS-86).
+"""Retry after transient provider failures: the event `llm/retry`, the wait, and the answer "retry" (LS-83 to
+LS-86).
 
-The policy itself is `dsh.llm.retry`. A failure it declines goes on to the next listener; without one the turn fails.
+The policy itself is `dsh.llm.retry`. A failure it declines goes on to the next listener; without one the turn
+fails.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One adapter for every server that speaks chat completions: DeepSeek, OpenAI and everything compatible.
 
-The adapter owns one HTTP client per endpoint, made at the first request and closed with the program, so the steps of a
-run share their connection. One `stream` call is one request (LS-6): no retries, no redirects and no timeouts of the
-client library; the idle watchdog alone bounds it. It runs while the consumer waits and not while it works, from
-emitted chunk to emitted chunk, so keep-alive comments do not extend it (LS-76).
+The adapter owns one HTTP client per endpoint, made at the first request and closed with the program, so the
+steps of a run share their connection. One `stream` call is one request (LS-6): no retries, no redirects and
+no timeouts of the client library; the idle watchdog alone bounds it. It runs while the consumer waits and not
+while it works, from emitted chunk to emitted chunk, so keep-alive comments do not extend it (LS-76).
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from dsh.llm import http
 from dsh.llm.adapter import ModelInfo, ProviderInfo, ResolvedModel
 from dsh.llm.adapters.chat_request import DIALECTS, Dialect, body, encode
 from dsh.llm.adapters.chat_stream import ChatStream
-from dsh.llm.catalogue import BY_ID, DEEPSEEK
+from dsh.llm.catalogue import BY_ID, DEEPSEEK, Known
 from dsh.llm.failure import LlmError, http_failure, one_line
 
 if TYPE_CHECKING:
     import httpx
 
 USER_AGENT = f"dsh/{__version__} (DeepSeek Harness)"
+_WINDOW_KEYS = ("context_length", "context_window", "max_model_len", "max_context_length")
 _ERROR_BODY_LIMIT = 64 * 1024
 _DRAIN_SECONDS = 0.1  # a server that keeps the connection open after [DONE] costs no more than this
 _CLOSE_SECONDS = 2.0  # a TLS goodbye that nobody answers costs no more than this
@@ -77,6 +78,25 @@ class Endpoint:
         return {**configured, **ours}
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A model of a server's list; the window in tokens where the server tells it."""
+
+    id: str
+    name: str
+    context_window: int | None
+
+    @classmethod
+    def read(cls, entry: Any) -> Listed | None:
+        """Whatever else an entry holds differs from server to server; an entry without an id is none."""
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
+            return None
+        told = [entry.get(k) for k in _WINDOW_KEYS]
+        window = next((n for n in told if type(n) is int and n > 0), None)
+        name = entry.get("name")
+        return cls(entry["id"], name if isinstance(name, str) and name else entry["id"], window)
+
+
 class _Exchange:
     """One request and its answer while it is being read."""
 
@@ -93,6 +113,7 @@ class ChatAdapter:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._client: httpx.AsyncClient | None = None
+        self._windows: dict[str, int] = {}
 
     async def aclose(self) -> None:
         """Close the connections; the adapter may be used again afterwards."""
@@ -113,7 +134,9 @@ class ChatAdapter:
     async def list_models(self, provider: str) -> list[ModelInfo]:
         """The configured list, else what the dialect knows, else what the server lists."""
         known = self.known_models()
-        return [self._info(m) for m in (await self.fetch_models() if known is None else known)]
+        if known is not None:
+            return [self._info(m, m) for m in known]
+        return [self._info(m.id, m.name) for m in await self.fetch_models()]
 
     def known_models(self) -> list[str] | None:
         """Model ids that need no request; None when only the server can tell."""
@@ -121,18 +144,18 @@ class ChatAdapter:
             return list(self.endpoint.models)
         return [m.id for m in DEEPSEEK] if self.endpoint.dialect.name == "deepseek" else None
 
-    def _info(self, model: str) -> ModelInfo:
+    def _info(self, model: str, name: str) -> ModelInfo:
         known = self._known(model)
-        return {"provider": self.endpoint.route, "id": model, "name": known.name if known else model}
+        return {"provider": self.endpoint.route, "id": model, "name": known.name if known else name}
 
-    def _known(self, model: str) -> Any:
+    def _known(self, model: str) -> Known | None:
         return BY_ID.get(model) if self.endpoint.dialect.name == "deepseek" else None
 
     async def resolve_model(self, provider: str, model: str) -> ResolvedModel:
         """Without a request: the catalogue, the configured window and the dialect's efforts (LS-23)."""
         known = self._known(model)
         resolved: ResolvedModel = {"provider": provider, "id": model, "name": known.name if known else model}
-        window = known.context_window if known else self.endpoint.context_window
+        window = known.context_window if known else self.endpoint.context_window or self._windows.get(model)
         if window is not None:
             resolved["context"] = {"contextWindow": window}
         off_only = self.endpoint.thinking == "disabled"
@@ -143,14 +166,14 @@ class ChatAdapter:
                 resolved["reasoning"]["defaultEffort"] = known.default_effort
         return resolved
 
-    async def fetch_models(self) -> list[str]:
-        """The ids at `GET {base}/models`, in the server's order; LlmError when it cannot be asked."""
+    async def fetch_models(self) -> list[Listed]:
+        """What `GET {base}/models` lists, in the server's order; LlmError when it cannot be asked."""
+        place, client = self.endpoint, self._http()
         import httpx
 
-        place = self.endpoint
         headers = {**place.request_headers(), "accept": "application/json"}
         try:
-            response = await self._http().get(f"{place.base_url}/models", headers=headers)
+            response = await client.get(f"{place.base_url}/models", headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._transport("request to", error) from error
         if response.status_code // 100 != 2:
@@ -162,8 +185,9 @@ class ChatAdapter:
         entries = listed.get("data") if isinstance(listed, dict) else None
         if not isinstance(entries, list):
             raise LlmError(f"{place.shown_url}/models did not answer with a model list", "MALFORMED_RESPONSE")
-        ids = [e["id"] for e in entries if isinstance(e, dict) and isinstance(e.get("id"), str) and e["id"]]
-        return list(dict.fromkeys(ids))
+        models = {m.id: m for m in map(Listed.read, entries) if m is not None}
+        self._windows = {m.id: m.context_window for m in models.values() if m.context_window}
+        return list(models.values())
 
     # --- streaming
 
@@ -208,7 +232,9 @@ class ChatAdapter:
             except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
                 if watchdog.cancel_called:
                     raise self._timed_out(seconds) from error
-                await trio.lowlevel.checkpoint_if_cancelled()  # LS-77: a cancellation of the caller goes first
+                await (
+                    trio.lowlevel.checkpoint_if_cancelled()
+                )  # LS-77: a cancellation of the caller goes first
                 part = "request to" if exchange.response is None else "stream from"
                 raise self._transport(part, error) from error
         raise self._timed_out(seconds)
@@ -277,7 +303,7 @@ async def _read(exchange: _Exchange) -> list[Chunk]:
 
 
 async def _drain(exchange: _Exchange) -> None:
-    """Read to the end of the body, where it usually is already: only then the connection can be used again."""
+    """Read to the end of the body, which usually is there already: then the connection can be used again."""
     import httpx
 
     assert exchange.bytes is not None

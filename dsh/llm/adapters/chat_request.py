@@ -1,8 +1,8 @@
 """The request side of chat completions: our request as the JSON body a server wants (LS-50 to LS-57).
 
-Dialects differ in a handful of named points, and `Dialect` is the list of them; the rest is common. The body is built
-in one fixed key order and history is only ever appended to, so two requests of a session share their bytes up to the
-first new message: providers cache by exact prefix (LS-56).
+Dialects differ in a handful of named points, and `Dialect` is the list of them; the rest is common. The body
+is built in one fixed key order and history is only ever appended to, so two requests of a session share their
+bytes up to the first new message: providers cache by exact prefix (LS-56).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Dialect:
     """What is special about a kind of server.
 
     `thinking`: it takes DeepSeek's `thinking` switch. `efforts`: the reasoning efforts that may be asked for.
-    `max_tokens_field`: its name for the output limit. `always_replay_reasoning`: reasoning goes back with tool calls
-    whatever the replay state says, since the API refuses the history otherwise (P5); other servers get it back only
-    where they gave it under that very name.
+    `max_tokens_field`: its name for the output limit. `always_replay_reasoning`: reasoning goes back with
+    tool calls whatever the replay state says, since the API refuses the history otherwise (P5); other servers
+    get it back only where they gave it under that very name.
     """
 
     name: str
@@ -60,7 +60,7 @@ DIALECTS: dict[str, Dialect] = {
 
 
 def thinking_options(dialect: Dialect, request: Request, configured: str | None) -> dict[str, Any]:
-    """`thinking` and `reasoning_effort` (LS-50, LS-51). `configured` is the deployment's `thinking`, if set."""
+    """`thinking` and `reasoning_effort` (LS-50, LS-51); `configured` is the deployment's `thinking`."""
     effort = request.config.get("reasoningEffort")
     titling = request.purpose == "session-title"
     if not dialect.thinking:
@@ -86,10 +86,7 @@ def body(dialect: Dialect, request: Request, configured_thinking: str | None = N
     made.update(thinking_options(dialect, request, configured_thinking))
     if request.tools:
         made["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": t["name"], "description": t["description"], "parameters": t["parameters"]},
-            }
+            {"type": "function", "function": {k: t.get(k) for k in ("name", "description", "parameters")}}
             for t in request.tools
         ]
     for ours, theirs in (
@@ -150,7 +147,7 @@ def _assistant(dialect: Dialect, provider: str, message: Message) -> dict[str, A
 
 
 def _wants_reasoning(dialect: Dialect, provider: str, message: Message) -> bool:
-    """Only to the route that made it (P5); foreign history without provenance goes to a dialect that insists."""
+    """Only to the route that made it (P5); history without provenance goes to a dialect that insists."""
     provenance = message.get("provenance")
     if provenance is None:
         return dialect.always_replay_reasoning
@@ -162,7 +159,11 @@ def _wants_reasoning(dialect: Dialect, provider: str, message: Message) -> bool:
 
 
 def _call(block: Block) -> dict[str, Any]:
-    """A call that was made without arguments goes back as `{}`: servers that parse the history refuse an empty
-    text. Anything else goes back exactly as it came (LS-4)."""
+    """A call that was made without arguments goes back as `{}`: servers that parse the history refuse an
+    empty text. Anything else goes back exactly as it came (LS-4)."""
     arguments = block["arguments"] if block["arguments"].strip() else "{}"
-    return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": arguments}}
+    return {
+        "id": block["id"],
+        "type": "function",
+        "function": {"name": block["name"], "arguments": arguments},
+    }

@@ -1,12 +1,14 @@
 """The answer side of chat completions: a state machine from body bytes to our chunks (LS-60 to LS-69).
 
 Servers that call themselves compatible differ in everything the format leaves open, so the machine reads
-generously and writes strictly: whatever comes in, what goes out keeps LS-1 to LS-3. It never raises. A failure is
-kept in `failure` beside the chunks that came before it, because those are logged whatever happens next; the caller
-raises it after passing them on. `done` says that the finish chunk is out and later bytes are not wanted.
+generously and writes strictly: whatever comes in, what goes out keeps LS-1 to LS-3. It never raises. A
+failure is kept in `failure` beside the chunks that came before it, because those are logged whatever happens
+next; the caller raises it after passing them on. `done` says that the finish chunk is out and later bytes are
+not wanted.
 
-A body that is no event stream is recognised by its first byte, not by its content type, which proxies get wrong: `{`
-is one JSON object (an error, or the whole answer of a server that ignored `stream`), `<` is a page of markup.
+A body that is no event stream is recognised by its first byte, not by its content type, which proxies get
+wrong: `{` is one JSON object (an error, or the whole answer of a server that ignored `stream`), `<` is a page
+of markup.
 """
 
 from __future__ import annotations
@@ -100,8 +102,9 @@ class _Call(_Lane):
 class ChatStream:
     """One answer. `feed` and `close` return the chunks that the bytes complete; see `done` and `failure`.
 
-    `content_type` is for messages only and may be set later. `where` is the base URL and `who` the provider's name for messages. `keep_reasoning_field` asks for a replay state
-    that tells under which field reasoning came, when that field is one to be sent back.
+    `content_type` is for messages only and may be set later. `where` is the base URL and `who` the provider's
+    name for messages. `keep_reasoning_field` asks for a replay state that tells under which field reasoning
+    came, when that field is one to be sent back.
     """
 
     def __init__(
@@ -203,7 +206,8 @@ class ChatStream:
         return start
 
     def _whole_body(self) -> None:
-        """One JSON object instead of a stream: an error, or an answer to a request that was not heard to stream."""
+        """One JSON object instead of a stream: an error, or an answer to a request that was not heard to
+        stream."""
         try:
             body = _json(b"".join(self._body).decode("utf-8", "replace"))
         except ValueError:
@@ -341,7 +345,12 @@ class ChatStream:
                 kind = "text-delta" if lane.kind == "text" else "reasoning-delta"
                 self._out.append({"type": kind, "index": lane.index, "text": piece})
             return
-        chunk: Chunk = {"type": "tool-call-delta", "index": lane.index, "id": lane.id, "argumentsDelta": piece}
+        chunk: Chunk = {
+            "type": "tool-call-delta",
+            "index": lane.index,
+            "id": lane.id,
+            "argumentsDelta": piece,
+        }
         if lane.name:
             chunk["name"] = lane.name
         self._out.append(chunk)
@@ -378,8 +387,8 @@ class ChatStream:
     def _known_call(self, wire: int | None, wire_id: str, has_name: bool) -> _Call | None:
         """The call that a delta continues, or None when it opens one.
 
-        By index where there is one: another id together with a name on a used index is another call (some servers
-        number every call 0). Without an index by id; with neither it goes on with the last call.
+        By index where there is one: another id together with a name on a used index is another call (some
+        servers number every call 0). Without an index by id; with neither it goes on with the last call.
         """
         same_index = [c for c in self._calls if c.wire == wire]
         if wire_id:
@@ -441,7 +450,7 @@ def _count(value: Any) -> int | None:
 
 
 def usage_of(wire: dict[str, Any] | None) -> TokenUsage | None:
-    """Our token figures from a provider's usage object (LS-68); None when it counts neither input nor output."""
+    """Our token figures from a provider's usage object (LS-68); None when it counts neither way."""
     if wire is None:
         return None
     prompt, completion = _count(wire.get("prompt_tokens")), _count(wire.get("completion_tokens"))

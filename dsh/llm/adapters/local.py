@@ -1,8 +1,9 @@
-"""The route of the local model: its server is a child process, started by the first call and ended with the program.
+"""The route of the local model: its server is a child process, started by the first call and ended with the
+program.
 
-Most runs of a session with this route list, show or search and never call the model, so nothing is started before it
-is needed. The child's context manager must be entered and left by one task, and the caller's task may be cancelled at
-any time; so a system task holds it, and `aclose` lets it go and waits.
+Most runs of a session with this route list, show or search and never call the model, so nothing is started
+before it is needed. The child's context manager must be entered and left by one task, and the caller's task
+may be cancelled at any time; so a system task holds it, and `aclose` lets it go and waits.
 """
 
 from __future__ import annotations

@@ -4,17 +4,19 @@ FILE is one of
 
 - a folder: its `*.sse` files in name order are the answers, one a call;
 - `*.jsonl`: one JSON object a line is the answer to one call, one of
-      {"text": "hello"}                                     with "reasoning": "..." if wanted
-      {"calls": [{"name": "bash", "arguments": {...}, "id": "c1"}]}       with "text" and "reasoning" if wanted
-      {"chunks": [{"type": "block-start", ...}, ...]}       our own chunks, as `assistant/chunk` events hold them
-      {"sse": "recorded.sse"}                               a recorded body, beside this file
-      {"error": {"message": "...", "code": "RATE_LIMIT"}}   a failure (LlmFailure)
-  plus, in any of them, "delayMs": N (a wait before each chunk) and "purpose": "session-title" or "compaction" (the
-  line answers only auxiliary calls of that purpose, which do not use up other lines);
+
+      {"text": "hello"}                                    with "reasoning": "..." if wanted
+      {"calls": [{"name": "bash", "arguments": {}, "id": "c1"}]}   with "text" and "reasoning" if wanted
+      {"chunks": [{"type": "block-start"}]}                our own chunks, as `assistant/chunk` holds them
+      {"sse": "recorded.sse"}                              a recorded body, beside this file
+      {"error": {"message": "...", "code": "RATE_LIMIT"}}  a failure (LlmFailure)
+
+  plus, in any of them, "delayMs": N (a wait before each chunk) and "purpose": "session-title" or "compaction"
+  (the line answers only auxiliary calls of that purpose, which do not use up other lines);
 - any other file: one recorded body of chat-completions events, the answer to every call.
 
-Each session id has its own cursor, so a parent and its children play side by side (CO-29). A call after the last
-answer fails with INVALID_REQUEST.
+Each session id has its own cursor, so a parent and its children play side by side (CO-29). A call after the
+last answer fails with INVALID_REQUEST.
 """
 
 from __future__ import annotations

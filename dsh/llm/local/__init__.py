@@ -75,6 +75,21 @@ def is_installed() -> bool:
         return False
 
 
+def library_dir(engine: Path) -> Path:
+    """Where system libraries lie that the engine needs and this machine lacks; often missing."""
+    return engine / "lib"
+
+
+def child_environment(engine: Path) -> dict[str, str]:
+    """The environment of a process that loads the engine: only what it needs, none of the user's keys."""
+    kept = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    if library_dir(engine).is_dir():
+        paths = [str(library_dir(engine)), environment.get("LD_LIBRARY_PATH", "")]
+        environment["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
+    return environment
+
+
 def read_manifest() -> dict[str, Any] | None:
     """The installation's manifest, or None when there is none, it is damaged or made for something else."""
     import json

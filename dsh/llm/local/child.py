@@ -19,18 +19,17 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 import trio
 
-from . import CONTEXT_WINDOW, GGUF, MODEL_ID, LocalModelError, is_installed, payload_dir
+from . import CONTEXT_WINDOW, GGUF, MODEL_ID, LocalModelError, child_environment, is_installed, payload_dir
 
 _START_TIMEOUT = 120.0
 _GRACE = 3.0
 _LOG_LINES = 8
 _REPAIR = "`dsh models install local` checks the installation and repairs it"
-# The child needs no more of the environment, least of all the user's keys.
-_ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 @asynccontextmanager
@@ -98,7 +97,7 @@ def launch(config: dict[str, Any], *, stdin: int) -> Iterator[tuple[subprocess.P
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
-            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            env=child_environment(Path(config["engine"])),
         )
         try:
             if process.stdin is not None:

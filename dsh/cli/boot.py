@@ -1,0 +1,48 @@
+"""Putting the program together: configuration, database, host, services, built-in capabilities, agents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from dsh.agent.agents import Agents, install_prompt
+from dsh.capabilities import BUILTIN
+from dsh.kernel.config import Config
+from dsh.kernel.host import Host
+from dsh.llm.service import LlmService
+from dsh.session.sessions import Sessions
+from dsh.store.database import Database
+from dsh.tools.registry import Tools
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    host: Host
+    llm: LlmService
+    tools: Tools
+    sessions: Sessions
+    agents: Agents
+
+
+@asynccontextmanager
+async def program(db: Database, config: Config) -> AsyncIterator[Program]:
+    """A running program without an agent yet. On leaving, agents are drained before what they use is taken down."""
+    host = Host(config)
+    llm, tools, sessions = LlmService(host), Tools(host), Sessions(host, db)
+    host.root.provide(LlmService, llm)
+    host.root.provide(Tools, tools)
+    host.root.provide(Sessions, sessions)
+    install_prompt(host, tools)
+    async with trio.open_nursery() as nursery:
+        agents = Agents(host, sessions, nursery)
+        host.root.provide(Agents, agents)
+        try:
+            host.start([*BUILTIN, *config["plugins"]])
+            yield Program(host, llm, tools, sessions, agents)
+        finally:
+            with trio.CancelScope(shield=True):
+                await agents.close()
+                await host.close()

@@ -1,0 +1,293 @@
+"""One headless run, from the command's options to the exit code (docs/spec hooks-mcp-config, part 4).
+
+The way of a prompt: standard input is read, the database opened, a model chosen, the program put together, one
+follow-up sent. What the log announces is turned into the answer, progress and JSON lines; nothing here decides what
+the agent does. A signal, a time limit or a reader that left cancels the turn; the turn is closed and flushed all the
+same, and only then is there an exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import trio
+from dsh.cli.common import load_config, open_database
+
+from dsh import query
+from dsh.agent.agent import Agent
+from dsh.agent.prompt import Prompt
+from dsh.cli import piped
+from dsh.cli.answer import Answer, Writer
+from dsh.cli.boot import Program, program
+from dsh.cli.outcome import Outcome
+from dsh.cli.progress import Progress
+from dsh.cli.watch import Watch
+from dsh.core.errors import ConfigError, DshError, SessionError, UsageError
+from dsh.core.events import Event
+from dsh.core.lossless import dumps, loads, mend_surrogates
+from dsh.core.messages import Block, CallConfig, text_block
+from dsh.kernel.config import Config
+from dsh.kernel.scope import Context
+from dsh.llm import providers
+from dsh.session.session import Session
+from dsh.session.sessions import resolve_id
+from dsh.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of `dsh run`, as given."""
+
+    model: str | None = None
+    provider: str | None = None
+    base_url: str | None = None
+    effort: str | None = None
+    system: str | None = None
+    cwd: str | None = None
+    tools: str | None = None
+    no_tools: bool = False
+    max_steps: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    timeout: float | None = None
+    go_on: bool = False
+    resume: str | None = None
+    as_json: bool = False
+    mock: str | None = None
+    quiet: bool = False
+    db: str | None = None
+
+
+def run(options: Options, prompt: str | None) -> int:
+    """Run once; the exit code is that of docs/cli.md. With `--json` the last line is the result, whatever happens."""
+    began = time.monotonic()
+    progress = Progress(quiet=options.quiet)
+    outcome = Outcome(began)
+    try:
+        content = read_prompt(prompt)
+        db = open_database(options.db)
+        try:
+            trio.run(_main, options, content, db, progress, outcome, strict_exception_groups=True)
+        finally:
+            db.close()
+    except BaseException as raised:
+        error = _single(raised)
+        if isinstance(error, KeyboardInterrupt):
+            outcome.signal = outcome.signal or signal.SIGINT
+        elif isinstance(error, DshError):
+            outcome.fail(error)
+        else:
+            outcome.fail(error)
+            if options.as_json:
+                _last_line(outcome)
+            raise error from None
+    progress.close()
+    if options.as_json:
+        _last_line(outcome)
+    line = outcome.line()
+    if line is not None:
+        progress.failure(line)
+    return outcome.exit_code()
+
+
+def _last_line(outcome: Outcome) -> None:
+    if outcome.reader_left:
+        return
+    sys.stdout.write(dumps(outcome.result()) + "\n")
+    sys.stdout.flush()
+
+
+def _single(error: BaseException) -> BaseException:
+    """The one failure inside groups that nurseries made of it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def read_prompt(prompt: str | None) -> list[Block]:
+    """The content of the message: the prompt, then what is piped in as a labelled block."""
+    if prompt == "-" or prompt is None:
+        text = piped.read(required=True)
+        if text is None or not text.strip():
+            raise UsageError("there is no prompt", hint='dsh run "QUESTION", or pipe one in')
+        return [text_block(mend_surrogates(text))]
+    if not prompt.strip():
+        raise UsageError("the prompt is empty")
+    blocks = [text_block(mend_surrogates(prompt))]
+    extra = piped.read(required=False)
+    if extra is not None:
+        blocks.append(text_block(f"\n\n<stdin>\n{extra}{'' if extra.endswith(chr(10)) else chr(10)}</stdin>"))
+    return blocks
+
+
+async def _main(options: Options, content: list[Block], db: Database, progress: Progress, outcome: Outcome) -> None:
+    config = load_config(db).with_flags(loop__max_steps=options.max_steps, reasoning_effort=options.effort)
+    resumed = _resumed_id(db, options)
+    folder = os.path.abspath(options.cwd or os.getcwd())
+    if resumed is not None:
+        state = query.row(db, "session_state", session=resumed)
+        folder = (state[3] if state else None) or folder
+        if not os.path.isdir(folder):
+            raise UsageError(f"the folder of session {resumed} is gone: {folder}")
+    async with _signals(outcome, db), program(db, config) as running:
+        route = await _route(options, running, config, db, resumed, progress)
+        setup = _setup(options, running)
+        if resumed is None:
+            agent = await running.agents.create(route, meta={"cwd": folder}, setup=setup)
+        else:
+            agent = await running.agents.resume(resumed, route, setup=setup)
+        outcome.agent = agent
+        await _turn(options, content, running, agent, progress, outcome)
+
+
+def _resumed_id(db: Database, options: Options) -> str | None:
+    if options.resume is not None:
+        return resolve_id(db, options.resume)
+    if not options.go_on:
+        return None
+    folder = os.path.abspath(options.cwd or os.getcwd())
+    found = query.row(db, "latest_session", cwd=folder)
+    if found is None:
+        raise SessionError(
+            f"no session in {folder} to go on with", code="SESSION_NOT_FOUND", hint="dsh sessions lists all of them"
+        )
+    return str(found[0])
+
+
+async def _route(
+    options: Options, running: Program, config: Config, db: Database, resumed: str | None, progress: Progress
+) -> dict[str, Any]:
+    """Provider, model and sampling of this run's requests."""
+    found = query.row(db, "header_in_force", session=resumed) if resumed else None
+    logged: CallConfig | None = loads(found[1])["config"] if found else None
+    if options.mock is not None:
+        chosen = providers.install_mock(running.host.root, options.mock)
+    else:
+        chosen = await _choose(options, config, logged, progress)
+        providers.install_routes(running.host.root, config, chosen.routes)
+    if chosen.notice:
+        progress.notice(chosen.notice)
+    route = {
+        "provider": chosen.provider,
+        "model": options.model if options.mock and options.model else chosen.model,
+        "reasoningEffort": chosen.effort,
+        "temperature": options.temperature,
+        "maxTokens": options.max_tokens,
+    }
+    return {key: value for key, value in route.items() if value is not None}
+
+
+async def _choose(
+    options: Options, config: Config, logged: CallConfig | None, progress: Progress
+) -> providers.Selection:
+    choose = partial(
+        providers.choose,
+        config,
+        provider=options.provider,
+        model=options.model,
+        base_url=options.base_url,
+        header=logged,
+    )
+    try:
+        return await choose()
+    except ConfigError as error:
+        if error.code != "NO_MODEL" or not os.environ.get("DSH_CHECKOUT") or options.model or options.provider:
+            raise
+    # A checkout sets the local model up by itself, so that the first command really runs.
+    from dsh.cli.install_local import install_with_progress
+
+    progress.notice("no key and no model server found; setting up the local model (once, about 130 MB)")
+    await trio.to_thread.run_sync(install_with_progress, abandon_on_cancel=True)
+    return await choose()
+
+
+def _setup(options: Options, running: Program) -> Any:
+    """What is registered for this run's agent alone: its system text, its tools, its step limit."""
+
+    def setup(ctx: Context) -> None:
+        if options.system is not None:
+            running.host.get(Prompt).section(ctx, "deployment:persona", 0, options.system.replace("{{", "{\u200b{"))
+        known = sorted(running.tools.visible(None))
+        if options.no_tools and known:
+            running.tools.restrict(ctx, deny=known)
+        elif options.tools is not None:
+            names = [n.strip() for n in options.tools.split(",") if n.strip()]
+            unknown = [n for n in names if n.removeprefix("-") not in known]
+            if unknown or not names:
+                raise UsageError(f"--tools: no tool is called {', '.join(unknown) or '(nothing)'}; known: {', '.join(known)}")
+            deny = [n[1:] for n in names if n.startswith("-")]
+            running.tools.restrict(ctx, allow=[n for n in names if not n.startswith("-")] or None, deny=deny or None)
+
+    return setup
+
+
+@asynccontextmanager
+async def _signals(outcome: Outcome, db: Database) -> AsyncIterator[None]:
+    """SIGINT and SIGTERM cancel the turn; a second one ends the program at once (HD-10)."""
+    async with trio.open_nursery() as nursery:
+
+        async def listen() -> None:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+                async for number in received:
+                    if outcome.signal is not None:
+                        os._exit(128 + outcome.signal)
+                    outcome.signal = signal.Signals(number)
+                    if outcome.agent is not None and outcome.agent.signal is not None:
+                        outcome.agent.cancel("user")
+                    else:
+                        nursery.cancel_scope.cancel()
+
+        nursery.start_soon(listen)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _turn(
+    options: Options, content: list[Block], running: Program, agent: Agent, progress: Progress, outcome: Outcome
+) -> None:
+    writer = Writer()
+    answer = None if options.as_json else Answer(writer, live=os.isatty(1))
+    watch = Watch(agent, outcome, progress, answer)
+
+    def on_event(session: Session, event: Event) -> None:
+        if session is agent.session:
+            if options.as_json:
+                writer.put(dumps({"sessionId": session.id, **event}) + "\n")
+            watch.event(event)
+
+    agent.ctx.on("session/event", on_event)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(progress.run)
+        async with trio.open_nursery() as writing:
+            writing.start_soon(_write, writer, agent, outcome)
+            if options.timeout is not None:
+                nursery.start_soon(_limit_time, options.timeout, agent, outcome)
+            agent.followup(content)
+            await agent.when_idle()
+            outcome.reports = running.host.reports
+            watch.close()
+            writer.finish()
+        nursery.cancel_scope.cancel()
+
+
+async def _write(writer: Writer, agent: Agent, outcome: Outcome) -> None:
+    await writer.run()
+    if writer.broken is not None:
+        outcome.broken(writer)
+        agent.cancel("user")
+
+
+async def _limit_time(seconds: float, agent: Agent, outcome: Outcome) -> None:
+    await trio.sleep(seconds)
+    outcome.limit = ("TIME_LIMIT", f"stopped after {seconds:g} s")
+    agent.cancel("user")
+
+

@@ -1,0 +1,158 @@
+"""How a run ended: the last JSON line, the line on standard error, the exit code (HD-5, HD-9, HD-14, HD-15)."""
+
+from __future__ import annotations
+
+import signal as signals
+import time
+from typing import Any
+
+from dsh import query
+from dsh.agent.agent import Agent
+from dsh.cli.answer import Writer
+from dsh.core.errors import DshError, code_of, exit_code, failure_object, retryable
+
+_USAGE = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens", "reasoningTokens")
+
+
+class Outcome:
+    """Collected while the run goes on; asked once it is over."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self.agent: Agent | None = None
+        self.turn: int | None = None
+        self.steps = 0
+        self.answer: str | None = None
+        self.reason: dict[str, Any] | None = None
+        self.usage: dict[str, int] | None = None
+        self.signal: signals.Signals | None = None
+        self.limit: tuple[str, str] | None = None
+        self.reader_left = False
+        self.reports: list[tuple[str, BaseException]] = []
+        self._error: dict[str, Any] | None = None
+        self._hint: str | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """A failure outside the turn, or one that kept it from being recorded."""
+        self._error = failure_object(error)
+        self._hint = error.hint if isinstance(error, DshError) else None
+
+    def broken(self, writer: Writer) -> None:
+        """Standard output could not be written (HD-11)."""
+        if writer.reader_left:
+            self.reader_left = True
+        elif writer.broken is not None:
+            self._error = {
+                "code": "OUTPUT",
+                "message": f"standard output cannot be written: {writer.broken.strerror}",
+                "retryable": False,
+            }
+
+    def read_usage(self, agent: Agent) -> None:
+        if self.turn is None:
+            return
+        row = query.row(agent.session._db, "turn_usage", session=agent.id, turn=self.turn)
+        if row and row[0]:
+            figures = zip(_USAGE, row[1:], strict=True)
+            self.usage = {k: v for k, v in figures if v is not None or k in ("inputTokens", "outputTokens")}
+
+    @property
+    def completed(self) -> bool:
+        return (self.reason or {}).get("kind") == "completed" and self.limit is None
+
+    def error(self) -> dict[str, Any] | None:
+        """`{code, message, retryable}` of a run that did not complete."""
+        if self._error is not None:
+            return self._error
+        if self.signal is not None:
+            return {"code": "ABORTED", "message": f"interrupted by {self.signal.name}", "retryable": False}
+        if self.limit is not None:
+            return {"code": self.limit[0], "message": self.limit[1], "retryable": False}
+        reason = self.reason or {"kind": "none"}
+        match reason["kind"]:
+            case "completed":
+                return None
+            case "error":
+                facts = reason.get("failure") or reason
+                code = facts.get("code", "UNKNOWN")
+                return {"code": code, "message": facts["message"], "retryable": retryable(code)}
+            case "max-tokens":
+                return {"code": "MAX_TOKENS", "message": "the answer reached its token limit", "retryable": False}
+            case "rejected":
+                return {"code": "REJECTED", "message": reason.get("reason") or "the prompt was rejected", "retryable": False}
+            case "none":
+                return self._unstarted()
+            case kind:
+                return {"code": "ABORTED", "message": f"the turn ended {kind}", "retryable": False}
+
+    def _unstarted(self) -> dict[str, Any]:
+        for _, error in self.reports:
+            if code_of(error):
+                return failure_object(error)
+        return {"code": "UNKNOWN", "message": "the turn did not start", "retryable": False}
+
+    def status(self) -> str:
+        """completed, interrupted, limit, rejected or error."""
+        if self.completed and self._error is None:
+            return "completed"
+        kind = (self.reason or {}).get("kind")
+        if self._error is None and (self.signal is not None or self.reader_left):
+            return "interrupted"
+        if self._error is None and (self.limit is not None or kind == "max-tokens"):
+            return "limit"
+        return "rejected" if kind == "rejected" else "error"
+
+    def result(self) -> dict[str, Any]:
+        """The last line of `--json`. `result` is HD-5's name for the answer."""
+        line: dict[str, Any] = {
+            "type": "result",
+            "status": self.status(),
+            "success": self.status() == "completed",
+            "sessionId": self.agent.id if self.agent is not None else None,
+            "turn": self.turn,
+            "answer": self.answer,
+            "result": self.answer,
+            "reason": self.reason,
+            "steps": self.steps,
+            "durationMs": round((time.monotonic() - self._began) * 1000),
+        }
+        if self.usage is not None:
+            line["usage"] = self.usage
+        if (error := self.error()) is not None:
+            line["error"] = error
+        return line
+
+    def line(self) -> str | None:
+        """Why there is no (whole) answer, as one line; None if there is nothing to say."""
+        error = self.error()
+        if error is None or (self.reader_left and self._error is None):
+            return None
+        where = f"turn {self.turn}: " if self.turn is not None else ""
+        text = f"{where}{error['message']} ({error['code']})"
+        return f"{text}\ndsh: {self._hint}" if self._hint else text
+
+    def exit_code(self) -> int:
+        if self._error is not None:
+            return 1 if self._error["code"] == "OUTPUT" else exit_code(self._error["code"])
+        if self.signal is not None:
+            return 128 + self.signal
+        if self.reader_left:
+            return 0
+        error = self.error()
+        if error is None:
+            return 0
+        if error["code"] in ("MAX_TOKENS", "TIME_LIMIT", "STEP_LIMIT"):
+            return 6
+        return exit_code(error["code"])
+
+    def summary(self) -> str:
+        seconds = time.monotonic() - self._began
+        parts = [f"{self.steps} step{'' if self.steps == 1 else 's'}", f"{seconds:.1f} s"]
+        if self.usage is not None:
+            cached = self.usage.get("cacheReadTokens", 0)
+            parts.append(f"{self.usage['inputTokens'] + cached:,} tokens in, {self.usage['outputTokens']:,} out")
+        if self.agent is not None:
+            parts.append(f"session {self.agent.id}")
+        return " · ".join(parts)
+
+

@@ -1,0 +1,112 @@
+"""Standard error of a run: a living line on a terminal, one line a notice otherwise, nothing with `-q`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import trio
+
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_CLEAR = "\r\x1b[2K"
+
+
+class Progress:
+    """What the person sees while the agent works. `notice` lines stay; the living line is erased before them."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._terminal = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._colour = self._terminal and not os.environ.get("NO_COLOR")
+        self._doing = ""
+        self._shown = False
+        self._paused = False
+        self._began = time.monotonic()
+        self._tokens = 0
+
+    def notice(self, text: str) -> None:
+        if not self._quiet:
+            self._erase()
+            self._write(f"dsh: {text}\n")
+
+    def failure(self, text: str) -> None:
+        """A line that also `-q` shows: why there is no answer."""
+        self._erase()
+        self._write(f"dsh: {text}\n")
+
+    def tool(self, title: str, *, failed: bool, seconds: float) -> None:
+        """A finished tool call, kept on a terminal."""
+        if self._terminal:
+            self._erase()
+            mark = self._paint("31", "✗") if failed else self._paint("32", "✓")
+            self._write(f"{mark} {self._paint('2', f'{_line(title, 100)} ({seconds:.1f} s)')}\n")
+
+    def doing(self, what: str) -> None:
+        self._doing = what
+
+    def count(self, characters: int) -> None:
+        self._tokens += characters
+
+    def text_flows(self, flows: bool) -> None:
+        """While the answer is being written on the same screen the living line stays away."""
+        if flows and self._shown:
+            self._erase()
+        self._paused = flows
+
+    def summary(self, text: str) -> None:
+        if self._terminal:
+            self._erase()
+            self._write(self._paint("2", text) + "\n")
+
+    async def run(self) -> None:
+        """Draw the living line ten times a second; returns at once where there is no terminal."""
+        frame = 0
+        while self._terminal:
+            if not self._paused and self._doing:
+                seconds = time.monotonic() - self._began
+                spin = self._paint("36", _FRAMES[frame % len(_FRAMES)])
+                amount = f" · {self._tokens:,} characters" if self._tokens else ""
+                self._write(f"{_CLEAR}{spin} {_line(self._doing, 80)}{self._paint('2', f' · {seconds:.0f} s{amount}')}")
+                self._shown = True
+            frame += 1
+            await trio.sleep(0.1)
+
+    def close(self) -> None:
+        self._erase()
+        self._terminal = False
+
+    def _erase(self) -> None:
+        if self._shown:
+            self._write(_CLEAR)
+            self._shown = False
+
+    def _paint(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
+
+    @staticmethod
+    def _write(text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except (OSError, ValueError):  # nobody reads the notices; the answer matters
+            pass
+
+
+def _line(text: str, width: int) -> str:
+    """One printable line of at most `width` characters."""
+    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return flat if len(flat) <= width else flat[: width - 1] + "…"
+
+
+def call_title(name: str, arguments: str) -> str:
+    """How a tool call is named while it runs: the tool and its first argument."""
+    import json
+
+    try:
+        given: Any = json.loads(arguments or "{}")
+    except ValueError:
+        given = arguments
+    first = next(iter(given.values()), "") if isinstance(given, dict) else given
+    return f"{name} {first}" if isinstance(first, str) else name

@@ -1,0 +1,47 @@
+"""`dsh run`: one prompt, one turn, the answer on standard output."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from dsh.core.errors import UsageError
+
+
+@click.command("run", short_help="Ask once and print the answer.")
+@click.argument("prompt", required=False)
+@click.option("-m", "--model", metavar="MODEL", help="Model to ask; NAME/MODEL also chooses the provider.")
+@click.option("--provider", metavar="NAME", help="Provider to ask; dsh models lists them.")
+@click.option("--base-url", metavar="URL", help="Ask the OpenAI-compatible server at this URL.")
+@click.option("--effort", metavar="ID", help="Reasoning effort, one of those the model offers.")
+@click.option("--system", metavar="TEXT", help="Text for the system prompt of this run.")
+@click.option("--cwd", metavar="DIR", help="Work in this folder instead of the current one.")
+@click.option("--tools", metavar="NAMES", help="Offer only these tools, as read,grep; with -NAME all but these.")
+@click.option("--no-tools", is_flag=True, help="Offer no tools.")
+@click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="End the turn after N model requests.")
+@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Limit the tokens of one model answer.")
+@click.option("--temperature", type=float, metavar="T", help="Sampling temperature.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="End the run after so long.")
+@click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the newest session of this folder.")
+@click.option("-r", "--resume", metavar="ID", help="Go on with this session; the beginning of its id is enough.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON Lines; the last line is the result.")
+@click.option("--mock", metavar="FILE", help="Play recorded answers instead of asking a provider.")
+@click.option("-q", "--quiet", is_flag=True, help="Keep standard error silent unless the run fails.")
+@click.pass_context
+def command(ctx: click.Context, /, prompt: str | None, **options: object) -> int:
+    """Ask once and print the answer.
+
+    PROMPT is the question; with - it is read from standard input. What is piped in beside a prompt is appended to it.
+    Progress goes to standard error. The session is kept: dsh search finds it, dsh run -c goes on with it.
+    """
+    from dsh.cli.headless import Options, run
+
+    given = Options(**options, db=(ctx.obj or {}).get("db"))  # type: ignore[arg-type]
+    if given.go_on and given.resume:
+        raise UsageError("--continue and --resume exclude each other")
+    if given.tools is not None and given.no_tools:
+        raise UsageError("--tools and --no-tools exclude each other")
+    if given.cwd is not None and not os.path.isdir(given.cwd):
+        raise UsageError(f"--cwd {given.cwd} is not a folder")
+    return run(given, prompt)

@@ -1,0 +1,91 @@
+"""Follows the log of one turn and tells the others: the answer's text, progress, and what the result line needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsh.agent.agent import Agent
+from dsh.cli.answer import Answer
+from dsh.cli.outcome import Outcome
+from dsh.cli.progress import Progress, call_title
+from dsh.core.events import Event
+from dsh.core.messages import text_of
+
+
+class Watch:
+    """Fed every event of the agent's session, in order."""
+
+    def __init__(self, agent: Agent, outcome: Outcome, progress: Progress, answer: Answer | None) -> None:
+        self._agent = agent
+        self._outcome = outcome
+        self._progress = progress
+        self._answer = answer
+        self._calls: dict[str, tuple[str, int]] = {}
+
+    def event(self, event: Event) -> None:
+        handler = getattr(self, "_" + event["type"].replace("/", "_").replace("-", "_"), None)
+        if handler is not None:
+            handler(event, event["data"])
+
+    def _turn_start(self, event: Event, data: Any) -> None:
+        if data["trigger"]["kind"] == "message" and self._outcome.turn is None:
+            self._outcome.turn = data["turn"]
+
+    def _step_start(self, event: Event, data: Any) -> None:
+        self._outcome.steps += 1
+        self._progress.doing(f"asking {self._agent.options.get('model', 'the model')}")
+
+    def _assistant_chunk(self, event: Event, data: Any) -> None:
+        chunk = data["chunk"]
+        kind = chunk["type"]
+        if kind == "text-delta":
+            self._progress.count(len(chunk["text"]))
+            if self._answer is not None:
+                self._progress.text_flows(True)
+                self._answer.delta(chunk["text"])
+        elif kind == "reasoning-delta":
+            self._progress.count(len(chunk["text"]))
+            self._progress.doing("thinking")
+        elif kind == "tool-call-delta":
+            self._progress.doing("writing a tool call")
+
+    def _assistant_message(self, event: Event, data: Any) -> None:
+        content = data["content"]
+        if any(b["type"] == "text" for b in content):
+            self._outcome.answer = text_of(content)
+        if self._answer is not None:
+            self._answer.step_ends(is_answer=not any(b["type"] == "tool-call" for b in content))
+
+    def _step_end(self, event: Event, data: Any) -> None:
+        if self._answer is not None:
+            self._answer.step_ends(is_answer=False)
+        self._progress.text_flows(False)
+
+    def _tool_call(self, event: Event, data: Any) -> None:
+        self._progress.text_flows(False)
+        title = call_title(data["name"], data["arguments"])
+        self._calls[data["callId"]] = (title, event["time"])
+        self._progress.doing(title)
+
+    def _tool_result(self, event: Event, data: Any) -> None:
+        title, began = self._calls.pop(data["callId"], ("", event["time"]))
+        self._progress.tool(title, failed=data["isError"], seconds=(event["time"] - began) / 1000)
+
+    def _llm_retry(self, event: Event, data: Any) -> None:
+        code = data["failure"]["code"]
+        self._progress.notice(f"retry {data['retry']}/{data['maxRetries']} in {data['delayMs'] / 1000:.1f} s ({code})")
+
+    def _turn_limit(self, event: Event, data: Any) -> None:
+        self._outcome.limit = ("STEP_LIMIT", f"stopped after {data['limit']} steps")
+
+    def _turn_end(self, event: Event, data: Any) -> None:
+        if data["turn"] == self._outcome.turn:
+            self._outcome.reason = data["reason"]
+
+    def close(self) -> None:
+        """The turn is over and flushed."""
+        self._outcome.read_usage(self._agent)
+        if self._answer is not None:
+            self._answer.turn_ends(completed=self._outcome.completed)
+        self._progress.text_flows(False)
+        self._progress.summary(self._outcome.summary())
