@@ -106,6 +106,9 @@ CREATE VIEW event(session_id, seq, type, time, data, source_event_seqs, surface_
   SELECT s.name, e.seq, e.type, e.time, e.data, e.source, e.op
   FROM _session s JOIN _lineage l ON l.session = s.id JOIN _event e ON e.session = l.owner AND e.seq < l.hi;
 
+CREATE VIEW driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op) AS
+  SELECT NULL, * FROM event WHERE false;  -- never has rows; takes the appends of a session's driver (PE-72, PE-74)
+
 CREATE VIEW _landmark(session, owner, id, seq, type, time, data) AS  -- everything but chunks, by internal id
   SELECT l.session, l.owner, e.id, e.seq, e.type, e.time, e.data
   FROM _lineage l JOIN _event e ON e.session = l.owner AND e.seq < l.hi
@@ -182,7 +185,7 @@ CREATE VIEW request_header(session_id, seq, header, reason) AS
   FROM _session s JOIN _landmark h ON h.session = s.id AND h.type = 'request/header';
 
 CREATE VIEW todo(session_id, position, status, content) AS  -- the current list (SE-60)
-  SELECT s.name, t.key, t.value ->> 'status', t.value ->> 'content'
+  SELECT s.name, t.key, iif(t.type = 'object', t.value ->> 'status', NULL), iif(t.type = 'object', t.value ->> 'content', NULL)
   FROM _session s JOIN _landmark w ON w.session = s.id AND w.type = 'todo/write' AND w.seq =
       (SELECT max(n.seq) FROM _landmark n WHERE n.session = s.id AND n.type = 'todo/write')
     JOIN json_each(w.data, '$.todos') t;
@@ -216,30 +219,41 @@ CREATE VIEW store(store_id, schema_version, sessions, search_indexed, last_event
 
 CREATE VIEW search_document(id, session_id, seq, type, time, text) AS  -- what an event says to a person (SQ-40, SQ-41)
   SELECT * FROM (SELECT e.id, s.name, e.seq, e.type, e.time,
-    (SELECT group_concat(p.part, char(10)) FROM (
-      SELECT trim(CASE b.value ->> 'type'
-          WHEN 'text' THEN b.value ->> 'text'
-          WHEN 'reasoning' THEN b.value ->> 'text'
-          WHEN 'tool-call' THEN (b.value ->> 'name') || char(10) || (b.value ->> 'arguments')
-          WHEN 'tool-result' THEN
-            (SELECT group_concat(n.value ->> 'text', char(10)) FROM json_each(b.value, '$.content') n
-             WHERE n.value ->> 'type' IN ('text', 'reasoning'))
-        END, char(9, 10, 11, 12, 13, 32)) AS part
-      FROM json_each(e.data, '$.content') b
-      UNION ALL SELECT e.data ->> 'name' WHERE e.type = 'tool/call'
-      UNION ALL SELECT trim(e.data ->> 'arguments', char(9, 10, 11, 12, 13, 32)) WHERE e.type = 'tool/call'
-      UNION ALL SELECT e.data ->> 'reason' WHERE e.type = 'prompt/blocked'
-      UNION ALL SELECT e.data ->> '$.error.name' WHERE e.type = 'tool/result'
-      UNION ALL SELECT e.data ->> '$.error.code' WHERE e.type = 'tool/result'
-      UNION ALL SELECT (t.value ->> 'status') || char(10) || (t.value ->> 'content')
-        FROM json_each(e.data, '$.todos') t WHERE e.type = 'todo/write'
-      UNION ALL SELECT e.data ->> '$.reason.kind'
-        WHERE e.type = 'turn/end' AND e.data ->> '$.reason.kind' <> 'completed'
-      UNION ALL SELECT coalesce(e.data ->> '$.reason.failure.message', e.data ->> '$.reason.message')
-        WHERE e.type = 'turn/end'
-      UNION ALL SELECT coalesce(e.data ->> '$.reason.failure.code', e.data ->> '$.reason.code') WHERE e.type = 'turn/end'
-      UNION ALL SELECT e.data ->> '$.reason.reason' WHERE e.type = 'turn/end'
-    ) p WHERE p.part <> '') AS text
+    (SELECT group_concat(part, char(10)) FROM (
+      SELECT trim(part, char(9, 10, 11, 12, 13, 32)) AS part FROM (
+        -- Only text counts, whatever else a field may hold: hence fields by json_each, which tells their type. The
+        -- first two columns are the order: block, part of the block.
+        SELECT b.key AS block, f.key = 'arguments' AS place, f.atom AS part
+        FROM json_each(e.data, '$.content') b JOIN json_each(iif(b.type = 'object', b.value, '{}')) f
+        WHERE f.type = 'text' AND (iif(b.type = 'object', b.value ->> 'type', ''), f.key) IN
+          (VALUES ('text', 'text'), ('reasoning', 'text'), ('tool-call', 'name'), ('tool-call', 'arguments'))
+        UNION ALL
+        SELECT b.key, 2 * n.key + (f.key = 'arguments'), f.atom
+        FROM json_each(e.data, '$.content') b
+          JOIN json_each(iif(b.type = 'object' AND iif(b.type = 'object', b.value ->> 'type', '') = 'tool-result',
+            b.value, '{}'), '$.content') n
+          JOIN json_each(iif(n.type = 'object', n.value, '{}')) f
+        WHERE f.type = 'text' AND (iif(n.type = 'object', n.value ->> 'type', ''), f.key) IN
+          (VALUES ('text', 'text'), ('reasoning', 'text'), ('tool-call', 'name'), ('tool-call', 'arguments'))
+        UNION ALL
+        SELECT 1e9 + t.key, f.key = 'content', f.atom
+        FROM json_each(e.data, '$.todos') t JOIN json_each(iif(t.type = 'object', t.value, '{}')) f
+        WHERE e.type = 'todo/write' AND f.type = 'text' AND f.key IN ('status', 'content')
+        UNION ALL
+        SELECT 1e9, f.key IN ('arguments', 'code'), f.atom
+        FROM json_each(e.data, iif(e.type = 'tool/result', '$.error', '$')) f
+        WHERE f.type = 'text' AND (e.type, f.key) IN (VALUES ('tool/call', 'name'), ('tool/call', 'arguments'),
+          ('prompt/blocked', 'reason'), ('tool/result', 'name'), ('tool/result', 'code'))
+        UNION ALL
+        SELECT 1e9, 0, e.data ->> '$.reason.kind' WHERE e.type = 'turn/end' AND e.data ->> '$.reason.kind' IN
+          ('error', 'rejected', 'aborted', 'disposed', 'max-tokens', 'interrupted')
+        UNION ALL
+        SELECT 1e9, 1 + (f.key = 'code'), f.atom
+        FROM json_each(e.data, iif(json_type(e.data, '$.reason.failure') = 'object', '$.reason.failure', '$.reason')) f
+        WHERE e.type = 'turn/end' AND f.type = 'text' AND (e.data ->> '$.reason.kind', f.key) IN
+          (VALUES ('error', 'message'), ('error', 'code'), ('rejected', 'reason'))
+      ) ORDER BY block, place
+    ) WHERE part <> '') AS text
   FROM _event e JOIN _session s ON s.id = e.session
   WHERE e.type <> 'assistant/chunk' AND e.type IN ('user/message', 'assistant/message', 'steering/message',
     'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end')) WHERE text IS NOT NULL;
@@ -276,6 +290,10 @@ CREATE TRIGGER session_insert INSTEAD OF INSERT ON session BEGIN
 END;
 
 CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                                            -- SE-55, SE-56
+  SELECT RAISE(ABORT, 'HEADER_INVALID') WHERE typeof(new.id) <> 'text' OR new.id = ''
+    OR (new.created_at IS NOT NULL
+        AND (typeof(new.created_at) <> 'integer' OR new.created_at NOT BETWEEN 0 AND 9007199254740991))
+    OR (new.cwd IS NOT NULL AND NOT (typeof(new.cwd) = 'text' AND (new.cwd GLOB '/*' OR new.cwd GLOB '[A-Za-z]:*')));
   SELECT RAISE(ABORT, 'SESSION_ALREADY_EXISTS') WHERE EXISTS (SELECT 1 FROM _session WHERE name = new.id);
   SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.parent_session);
   SELECT RAISE(ABORT, 'INVALID_BOUNDARY') WHERE typeof(new.boundary) <> 'integer'
@@ -286,9 +304,7 @@ CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                      
       generation, updated_at)
     SELECT new.id, coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
       coalesce(new.cwd, p.cwd), p.name, new.boundary + 1, 0, lower(hex(randomblob(16))), new.boundary + 1,
-      b.data ->> 'turn',
-      (SELECT count(*) FROM event r WHERE r.session_id = p.name AND r.seq <= new.boundary AND r.surface_op LIKE '{%'),
-      b.time
+      b.data ->> 'turn', 0, b.time
     FROM _session p JOIN event b ON b.session_id = p.name AND b.seq = new.boundary WHERE p.name = new.parent_session;
   -- Owners are taken over as far as they reach below the boundary. An owner's own events begin where the ancestor
   -- before it ends, so the first lineage row whose hi passes the boundary is the boundary's writer, cut there.
@@ -302,6 +318,12 @@ CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                      
     SELECT c.id, v.seq, v.ord, v.event FROM _session c JOIN _lineage l ON l.session = c.id AND l.hi = new.boundary + 1
     JOIN _surface v ON v.session = l.owner AND v.seq <= new.boundary AND (v.died IS NULL OR v.died > new.boundary)
     WHERE c.name = new.id;
+  -- Of the writer's replacements those count that the child sees too; a replacement is a node not in its own place.
+  UPDATE _session SET generation =
+      (SELECT w.generation - (SELECT count(*) FROM _surface v
+                              WHERE v.session = w.id AND v.seq > new.boundary AND v.ord <> v.seq)
+       FROM _lineage l JOIN _session w ON w.id = l.owner WHERE l.session = _session.id AND l.hi = new.boundary + 1)
+    WHERE name = new.id;
 END;
 
 CREATE TRIGGER session_update INSTEAD OF UPDATE ON session BEGIN SELECT RAISE(ABORT, 'SESSION_IMMUTABLE'); END;
@@ -323,38 +345,28 @@ END;
 
 ------------------------------------------------------------------------------------------------------ appending
 
-CREATE TRIGGER event_insert INSTEAD OF INSERT ON event BEGIN
+-- A driven session takes events from the holder of its lease alone, one that nobody drives from anybody: a driver that
+-- was put aside is told at its next write, whatever the new one has written by then.
+CREATE TRIGGER driver_event_insert INSTEAD OF INSERT ON driver_event BEGIN
   SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
+  SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _session s WHERE s.name = new.session_id
+    AND new.holder IS NOT (SELECT l.holder FROM _lease l WHERE l.session = s.id);
   INSERT INTO _event(session, seq, type, time, data, source, op)
     SELECT id, coalesce(new.seq, length), new.type,
       coalesce(new.time, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), new.data,
       new.source_event_seqs, new.surface_op
     FROM _session WHERE name = new.session_id;
 END;
+CREATE TRIGGER event_insert INSTEAD OF INSERT ON event BEGIN
+  INSERT INTO driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op)
+    VALUES (NULL, new.session_id, new.seq, new.type, new.time, new.data, new.source_event_seqs, new.surface_op);
+END;
 CREATE TRIGGER event_update INSTEAD OF UPDATE ON event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
 CREATE TRIGGER event_delete INSTEAD OF DELETE ON event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
 
--- The checks stand on the table itself, in this order, so that no way of inserting goes round them. The id test is for
--- INSERT OR REPLACE, which deletes the row in its way without firing a DELETE trigger.
-CREATE TRIGGER _event_rules BEFORE INSERT ON _event BEGIN
-  SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.seq IS NOT (SELECT length FROM _session WHERE id = new.session)  -- PE-3
-    OR EXISTS (SELECT 1 FROM _event WHERE id = new.id);
-  SELECT RAISE(ABORT, 'EVENT_NOT_JSON') WHERE json_valid(new.data) IS NOT 1 OR new.type = '' OR new.time < 0;    -- SE-2
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE                                                                   -- SE-5
-    (new.type IN ('user/message', 'assistant/message', 'tool/result', 'steering/message')) IS NOT (new.op IS NOT NULL)
-    OR (new.op IS NULL AND new.source IS NOT NULL);
-  SELECT RAISE(ABORT, 'INVARIANT') FROM _session s WHERE s.id = new.session AND NOT CASE          -- SE-40 to 43, SE-46
-    WHEN new.type = 'assistant/chunk' OR new.type IN ('assistant/message', 'tool/call', 'step/end')
-        OR (new.type = 'tool/result' AND new.op = '"append"')
-      THEN s.open_step IS NOT NULL AND s.open_turn IS new.data ->> 'turn' AND s.open_step IS new.data ->> 'step'
-    WHEN new.type = 'turn/start' THEN s.open_turn IS NULL AND s.turns + 1 IS new.data ->> 'turn'
-    WHEN new.type = 'turn/end'
-      THEN s.open_turn IS NOT NULL AND s.open_step IS NULL AND s.open_turn IS new.data ->> 'turn'
-    WHEN new.type = 'step/start'
-      THEN s.open_turn IS new.data ->> 'turn' AND s.open_step IS NULL AND s.steps + 1 IS new.data ->> 'step'
-        AND s.open_turn IS NOT NULL
-    ELSE s.open_turn IS NOT NULL END;
-END;
+-- The checks stand on the table itself, so that no way of inserting goes round them. SQLite runs the triggers of one
+-- moment from the last created to the first, so what every event must obey stands last and is asked first.
+
 CREATE TRIGGER _event_legacy BEFORE INSERT ON _event                                                             -- SE-9
 WHEN new.type IN ('request/header-delta', 'mode/set') OR (new.type = 'request/header' AND new.data ->> 'reason' = 'fallback')
 BEGIN SELECT RAISE(ABORT, 'LEGACY_EVENT'); END;
@@ -366,8 +378,9 @@ CREATE TRIGGER _event_header BEFORE INSERT ON _event WHEN new.type = 'request/he
     OR json_type(new.data, '$.header.config.reasoningEffort') <> 'text';
 END;
 CREATE TRIGGER _event_reply BEFORE INSERT ON _event WHEN new.type = 'assistant/message' BEGIN                   -- SE-51
-  SELECT RAISE(ABORT, 'INVARIANT') WHERE coalesce(new.data ->> '$.provenance.provider', '') = ''
-    OR coalesce(new.data ->> '$.provenance.model', '') = '';
+  SELECT RAISE(ABORT, 'INVARIANT') WHERE json_type(new.data, '$.provenance.provider') IS NOT 'text'
+    OR json_type(new.data, '$.provenance.model') IS NOT 'text'
+    OR new.data ->> '$.provenance.provider' = '' OR new.data ->> '$.provenance.model' = '';
 END;
 CREATE TRIGGER _event_aborted BEFORE INSERT ON _event                                                           -- SE-51
 WHEN new.type = 'turn/end' AND new.data ->> '$.reason.kind' = 'aborted' BEGIN
@@ -381,15 +394,42 @@ CREATE TRIGGER _event_result BEFORE INSERT ON _event WHEN new.type = 'tool/resul
 END;
 CREATE TRIGGER _event_source BEFORE INSERT ON _event WHEN new.source IS NOT NULL BEGIN                          -- SE-13
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE json_valid(new.source) IS NOT 1 OR json_type(new.source) <> 'array'
-    OR (new.source = '[]' AND new.type <> 'assistant/message');
+    OR (json_array_length(new.source) = 0 AND new.type <> 'assistant/message');
   SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM (
     SELECT count(*) <> count(DISTINCT j.value) AS repeats, total(j.type <> 'integer' OR j.value < 0 OR j.value >= new.seq) AS bad
     FROM json_each(new.source) j) WHERE repeats OR bad;
+END;
+CREATE TRIGGER _event_content BEFORE INSERT ON _event WHEN new.op IS NOT NULL BEGIN  -- a list of blocks, or no message
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE json_type(new.data, '$.content') IS NOT 'array'
+    OR EXISTS (SELECT 1 FROM json_each(new.data, '$.content') WHERE type <> 'object');
 END;
 CREATE TRIGGER _event_op BEFORE INSERT ON _event WHEN new.op <> '"append"' BEGIN                                -- SE-12
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE json_valid(new.op) IS NOT 1 OR json_type(new.op) <> 'object'
     OR (SELECT count(*) FROM json_each(new.op)) <> 3 OR new.op ->> 'op' IS NOT 'replace'
     OR json_type(new.op, '$.start') IS NOT 'integer' OR json_type(new.op, '$.end') IS NOT 'integer';
+END;
+
+-- The id test is for INSERT OR REPLACE, which deletes the row in its way without firing a DELETE trigger.
+CREATE TRIGGER _event_rules BEFORE INSERT ON _event BEGIN
+  SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.seq IS NOT (SELECT length FROM _session WHERE id = new.session)  -- PE-3
+    OR EXISTS (SELECT 1 FROM _event WHERE id = new.id);
+  SELECT RAISE(ABORT, 'EVENT_NOT_JSON') WHERE json_valid(new.data) IS NOT 1 OR new.type = '' OR new.time < 0;    -- SE-2
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE                                                                   -- SE-5
+    (new.type IN ('user/message', 'assistant/message', 'tool/result', 'steering/message')) IS NOT (new.op IS NOT NULL)
+    OR (new.op IS NULL AND new.source IS NOT NULL);
+  -- Numbers are compared as JSON text: as values, 1 would equal "1" and true.
+  SELECT RAISE(ABORT, 'INVARIANT') FROM _session s WHERE s.id = new.session AND NOT CASE          -- SE-40 to 43, SE-46
+    WHEN new.type = 'assistant/chunk' OR new.type IN ('assistant/message', 'tool/call', 'step/end')
+        OR (new.type = 'tool/result' AND new.op = '"append"')
+      THEN s.open_step IS NOT NULL
+        AND new.data -> 'turn' IS (s.open_turn || '') AND new.data -> 'step' IS (s.open_step || '')
+    WHEN new.type = 'turn/start' THEN s.open_turn IS NULL AND new.data -> 'turn' IS ((s.turns + 1) || '')
+    WHEN new.type = 'turn/end'
+      THEN s.open_turn IS NOT NULL AND s.open_step IS NULL AND new.data -> 'turn' IS (s.open_turn || '')
+    WHEN new.type = 'step/start'
+      THEN s.open_turn IS NOT NULL AND s.open_step IS NULL
+        AND new.data -> 'turn' IS (s.open_turn || '') AND new.data -> 'step' IS ((s.steps + 1) || '')
+    ELSE s.open_turn IS NOT NULL END;
 END;
 
 CREATE TRIGGER _event_immutable BEFORE UPDATE ON _event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
@@ -410,11 +450,13 @@ CREATE TRIGGER _event_replaced AFTER INSERT ON _event WHEN new.op <> '"append"' 
                  EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content')))
       OR EXISTS (SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content'))
                  EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(e.data, '$.content'))));
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM _surface WHERE session = new.session AND died IS NULL             -- SE-14
+    AND ord >= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start')
+    AND ord <= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'end')
+    AND seq NOT IN (SELECT value FROM json_each(coalesce(new.source, '[]')));
   UPDATE _surface SET died = new.seq WHERE session = new.session AND died IS NULL
     AND ord >= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start')
     AND ord <= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'end');
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM _surface WHERE session = new.session AND died = new.seq           -- SE-14
-    AND seq NOT IN (SELECT value FROM json_each(coalesce(new.source, '[]')));
   INSERT INTO _surface(session, seq, ord, event) VALUES (new.session, new.seq,
     (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start'), new.id);
   UPDATE _session SET generation = generation + 1 WHERE id = new.session;                                       -- SE-16
@@ -457,5 +499,5 @@ CREATE TRIGGER setting_delete INSTEAD OF DELETE ON setting BEGIN DELETE FROM _se
 CREATE TRIGGER store_update INSTEAD OF UPDATE OF search_indexed ON store BEGIN
   INSERT INTO search(rowid, text, tags) SELECT id, text, tags FROM _search_source
     WHERE id > (SELECT indexed FROM _store) AND id <= new.search_indexed;
-  UPDATE _store SET indexed = max(indexed, new.search_indexed);
+  UPDATE _store SET indexed = max(indexed, min(new.search_indexed, (SELECT coalesce(max(id), 0) FROM _event)));
 END;

@@ -270,12 +270,7 @@ def violation(request: Recorded, rules: Iterable[str], memory: _Memory) -> str |
         said = message.get("reasoning_content")
         if "null-content" in active and not isinstance(message.get("content"), str):
             return f"messages[{at}].content must be a string"
-        if (
-            "reasoning" in active
-            and wanted
-            and (made := memory.by_call.get(wanted[0] or ""))
-            and said != made
-        ):
+        if "reasoning" in active and wanted and (made := memory.by_call.get(wanted[0] or "")) and said != made:
             return "The `reasoning_content` in the thinking mode must be passed back to the API."
         if "foreign-reasoning" in active and said and said not in memory.all:
             return f"messages[{at}].reasoning_content was not made here"

@@ -22,6 +22,7 @@ from dsh.agent.decisions import (
 from dsh.agent.inbox import Inbox
 from dsh.core.errors import DshError, render_chain
 from dsh.core.ids import AgentMessageId, SessionId, new_message_id
+from dsh.core.lossless import mend_surrogates
 from dsh.core.messages import Block, HookContext, Source
 from dsh.kernel.scope import Context
 from dsh.kernel.signal import Signal
@@ -213,11 +214,13 @@ class Agent:
     async def dispose(self) -> None:
         """Stop for good: drop the inbox, end the turn as `disposed`, wait for the driver and its flushes (AL-70)."""
         if self.status != "disposed":
+            self.status = "disposed"
             self.inbox.discard()
-            self.set_status("disposed")
+            self._settle()
             if self.signal is not None:
                 self.signal.cancel("disposed")
             self._wake.set()
+            self.notify("agent/status", "disposed")
         with trio.CancelScope(shield=True):
             await self.finished.wait()
             while self._idle_flushes:
@@ -232,7 +235,7 @@ class Agent:
 
 def error_reason(step: int, error: BaseException) -> dict[str, Any]:
     """The `turn/end` reason of a failure that is no provider failure (AL-50)."""
-    reason: dict[str, Any] = {"kind": "error", "step": step, "message": render_chain(error)}
+    reason: dict[str, Any] = {"kind": "error", "step": step, "message": mend_surrogates(render_chain(error))}
     code = getattr(error, "code", None)
     if isinstance(code, str):
         reason["code"] = code

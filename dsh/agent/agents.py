@@ -69,6 +69,7 @@ class Agents:
         agent = Agent(session, dict(options), ctx, self._nursery)
         ctx.key = session.scope_key = agent
         try:
+            loop = Loop(self.host.get(LlmService), self.host.get(Prompt), self.host.get(Tools))
             if setup is not None:
                 pending = setup(ctx)
                 if pending is not None:
@@ -84,7 +85,6 @@ class Agents:
             raise
         agent.notify("agent/created")
         agent.notify("agent/session-start", source)
-        loop = Loop(self.host.get(LlmService), self.host.get(Prompt), self.host.get(Tools))
         self._nursery.start_soon(drive, agent, loop)
         self._nursery.start_soon(self._beat, agent)
         return agent
@@ -92,12 +92,13 @@ class Agents:
     async def dispose(self, agent: Agent) -> None:
         """Stop and drain the driver, announce, unwind the agent's scope (AL-78)."""
         await agent.dispose()
-        if self._live.get(agent.id) is not agent:
-            return
-        del self._live[agent.id]
-        agent.notify("agent/disposed")
-        self.sessions.dispose(agent.session)
-        await agent.ctx.dispose()
+        try:
+            if self._live.get(agent.id) is agent:
+                del self._live[agent.id]
+                agent.notify("agent/disposed")
+                self.sessions.dispose(agent.session)
+        finally:
+            await agent.ctx.dispose()  # the same completion for every caller
 
     async def close(self) -> None:
         for agent in list(self._live.values()):

@@ -15,7 +15,8 @@ from typing import Any
 import trio
 
 from dsh.agent.agent import Agent
-from dsh.core.errors import render_chain
+from dsh.core.errors import DshError, render_chain
+from dsh.core.events import Event
 from dsh.core.messages import Block
 from dsh.kernel.signal import Signal
 from dsh.session.session import APPEND
@@ -24,6 +25,7 @@ from dsh.tools.pipeline import Call, parse_arguments
 from dsh.tools.registry import Tools
 
 NOT_STARTED_TEXT = "Error: tool call aborted before dispatch"
+LOST_TEXT = "Error: the result of this call could not be recorded; it may have taken effect"
 
 
 @dataclass(eq=False, slots=True)
@@ -40,31 +42,36 @@ class _Batch:
         self.tools = tools
         self.turn = turn
         self.step = step
-        self.signal = signal
+        self.signal = signal.child()  # ends with the turn's, and alone when the batch itself fails
         self.limit: int = agent.ctx.host.config["loop.max_parallel_tool_calls"]
-        self.running: deque[_Running] = deque()
+        self.pending: deque[tuple[Block, Any]] = deque()
+        self.running: deque[_Running] = deque()  # started, and their results not yet logged
         self.settled = trio.Event()
 
     async def run(self, blocks: Sequence[Block]) -> None:
-        pending = deque((b, parse_arguments(b["arguments"])) for b in blocks)
-        async with trio.open_nursery() as nursery:
-            try:
-                while True:
-                    while self.running and self.running[0].done:
-                        await self._commit(self.running.popleft())
-                    if pending and not self.signal.cancelled and (mode := self._may_start(*pending[0])):
-                        await self._start(nursery, *pending.popleft(), exclusive=mode == "exclusive")
-                    elif self.running:
-                        await self.settled.wait()
-                        self.settled = trio.Event()
-                    else:
-                        break
-            except BaseException:
-                # TL-67: a failure of the batch itself must not leave bodies behind.
-                self.signal.cancel("user")
-                raise
-        for block, _ in pending:
-            self._answer_unstarted(block)
+        self.pending.extend((b, parse_arguments(b["arguments"])) for b in blocks)
+        try:
+            async with trio.open_nursery() as nursery:
+                try:
+                    await self._work(nursery)
+                except BaseException:
+                    self.signal.cancel("user")  # TL-67: the bodies end before the failure goes on
+                    raise
+        finally:
+            self.signal.detach()
+            self._answer_rest()
+
+    async def _work(self, nursery: trio.Nursery) -> None:
+        while True:
+            while self.running and self.running[0].done:
+                await self._commit(self.running[0])
+            if self.pending and not self.signal.cancelled and (mode := self._may_start(*self.pending[0])):
+                await self._start(nursery, exclusive=mode == "exclusive")
+            elif self.running:
+                await self.settled.wait()
+                self.settled = trio.Event()
+            else:
+                return
 
     def _may_start(self, block: Block, arguments: Any) -> str | None:
         """The mode of the next call if it may start now (AL-56); it is asked anew each time (TL-62)."""
@@ -75,17 +82,10 @@ class _Batch:
         barrier = any(r.exclusive for r in self.running)
         return mode if in_flight < self.limit and not barrier else None
 
-    async def _start(self, nursery: trio.Nursery, block: Block, arguments: Any, *, exclusive: bool) -> None:
-        event = self.agent.session.append(
-            "tool/call",
-            {
-                "turn": self.turn,
-                "step": self.step,
-                "callId": block["id"],
-                "name": block["name"],
-                "arguments": block["arguments"],
-            },
-        )
+    async def _start(self, nursery: trio.Nursery, *, exclusive: bool) -> None:
+        block, arguments = self.pending[0]
+        event = self._log_call(block)
+        self.pending.popleft()
         execution = Execution(
             call_id=block["id"], name=block["name"], arguments=arguments, agent=self.agent, signal=self.signal
         )
@@ -107,29 +107,35 @@ class _Batch:
 
     async def _commit(self, running: _Running) -> None:
         result = await running.call.finalize()
-        where = {"turn": self.turn, "step": self.step, "callId": running.call.execution.call_id}
-        data = {**where, **result.logged()}
-        self.agent.session.append("tool/result", data, surface=APPEND, sources=[running.call_seq])
+        self._log_result(running.call.execution.call_id, running.call_seq, result.logged())
+        self.running.popleft()
         for context in result.contexts:
-            self.agent.defer(context)
+            try:
+                self.agent.defer(context)
+            except DshError as error:  # CO-16: refused, and no reason to lose the results that follow
+                self.agent.ctx.host.report(f"context of {running.call.execution.name}", error)
 
-    def _answer_unstarted(self, block: Block) -> None:
-        """AL-59: a call that a cancelled batch never started has a `tool/call` and a result all the same."""
-        where = {"turn": self.turn, "step": self.step, "callId": block["id"]}
-        call = self.agent.session.append(
-            "tool/call", {**where, "name": block["name"], "arguments": block["arguments"]}
-        )
-        self.agent.session.append(
-            "tool/result",
-            {
-                **where,
-                "content": [{"type": "text", "text": NOT_STARTED_TEXT}],
-                "isError": True,
-                "error": {"name": "AbortError", "code": "ABORTED_BEFORE_DISPATCH"},
-            },
-            surface=APPEND,
-            sources=[call["seq"]],
-        )
+    def _answer_rest(self) -> None:
+        """Every call has a result, or no later request is accepted: those a cancelled batch never started (AL-59), and
+        after a failure of the batch itself those it had started (TL-65)."""
+        unknown = {"name": "ToolOutcomeUnknownError", "code": "TOOL_OUTCOME_UNKNOWN"}
+        for running in self.running:
+            self._log_result(running.call.execution.call_id, running.call_seq, _error(LOST_TEXT, unknown))
+        skipped = {"name": "AbortError", "code": "ABORTED_BEFORE_DISPATCH"}
+        for block, _ in self.pending:
+            self._log_result(block["id"], self._log_call(block)["seq"], _error(NOT_STARTED_TEXT, skipped))
+
+    def _log_call(self, block: Block) -> Event:
+        data = {"callId": block["id"], "name": block["name"], "arguments": block["arguments"]}
+        return self.agent.session.append("tool/call", {"turn": self.turn, "step": self.step, **data})
+
+    def _log_result(self, call_id: str, call_seq: int, result: dict[str, Any]) -> None:
+        data = {"turn": self.turn, "step": self.step, "callId": call_id, **result}
+        self.agent.session.append("tool/result", data, surface=APPEND, sources=[call_seq])
+
+
+def _error(text: str, info: dict[str, str]) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "isError": True, "error": info}
 
 
 async def run_batch(

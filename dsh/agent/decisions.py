@@ -9,6 +9,7 @@ from dsh.core.errors import DshError
 from dsh.core.ids import AgentMessageId
 from dsh.core.lossless import NotJson, freeze
 from dsh.core.messages import Block, HookContext, Source
+from dsh.kernel.signal import Signal
 
 PREFIX_DELIMITER = "\n\n## My request:\n"
 USER: Source = {"kind": "user"}
@@ -74,19 +75,29 @@ class Item:
 
 def accept(content: Any, source: Any, contexts: Any, meta: Any) -> tuple[Any, Any, Any, Any]:
     """Check and freeze an input as a whole (AL-1); INPUT_INVALID for a wrong shape, INPUT_NOT_JSON for the rest."""
-    if not isinstance(content, list) or not all(isinstance(b, dict) and isinstance(b.get("type"), str) for b in content):
+    if not _are_blocks(content):
         raise InputInvalid("content must be a list of blocks, each with a type")
-    if not isinstance(source, dict) or not isinstance(source.get("kind"), str):
+    if not _is_source(source):
         raise InputInvalid("source must be an object with a kind")
     if not isinstance(contexts, list):
         raise InputInvalid("contexts must be a list")
     for context in contexts:
-        if not isinstance(context, dict) or not isinstance(context.get("source"), dict) or "content" not in context:
-            raise InputInvalid("a context needs content and a source")
+        if not isinstance(context, dict) or not _is_source(context.get("source")):
+            raise InputInvalid("a context needs a source, an object with a kind")
+        if not _are_blocks(context.get("content")):
+            raise InputInvalid("a context needs content, a list of blocks")
     try:
         return freeze(content), freeze(source), freeze(contexts), freeze(meta)
     except NotJson as error:
         raise InputNotJson(error.message) from error
+
+
+def _are_blocks(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(b, dict) and isinstance(b.get("type"), str) for b in value)
+
+
+def _is_source(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("kind"), str)
 
 
 def prompt_data(content: Any, source: Source, contexts: list[HookContext], meta: Any) -> dict[str, Any]:
@@ -108,3 +119,8 @@ def prompt_data(content: Any, source: Source, contexts: list[HookContext], meta:
 def context_data(context: HookContext) -> dict[str, Any]:
     """The payload of a separate context message (AL-11, AL-12)."""
     return prompt_data(context["content"], context["source"], [], context.get("meta"))
+
+
+def interrupt_reason_of(signal: Signal) -> dict[str, str] | None:
+    """Why a turn's signal fired, for those who were given it; None for a live one or a reason of another kind (AL-72)."""
+    return {"kind": signal.reason} if signal.reason in ("user", "parent", "disposed") else None

@@ -22,6 +22,7 @@ from dsh.agent.decisions import (
     prompt_data,
 )
 from dsh.agent.step import Interrupted, Loop, ModelFailure, StepResult, run_step
+from dsh.core.errors import SessionError
 from dsh.core.ids import new_message_id
 from dsh.core.lossless import freeze
 from dsh.core.messages import LlmFailure
@@ -39,7 +40,8 @@ async def drive(agent: Agent, loop: Loop) -> None:
             agent.discard_late_steering = False
             agent.set_status("running")
             try:
-                await run_turn(agent, loop, agent.inbox.claim(), agent.signal)
+                if agent.inbox.waking:  # else an observer of the status has cancelled what was to run (AL-67)
+                    await run_turn(agent, loop, agent.inbox.claim(), agent.signal)
             finally:
                 agent.signal = None
                 if agent.discard_late_steering:
@@ -69,35 +71,50 @@ async def run_turn(agent: Agent, loop: Loop, item: Item, signal: Signal) -> None
         agent.report_error(turn, loop.step, failed.error)
     except Interrupted:
         pass
-    except trio.Cancelled:
-        with trio.CancelScope(shield=True):
-            await _close(agent, loop, turn, {"kind": "aborted"}, signal)
-        raise
-    except Exception as error:  # noqa: BLE001 - AL-50: the first error of a turn is recorded and reported, then the turn is closed
+    except Exception as raised:  # noqa: BLE001 - AL-50: recorded and reported, then the turn is closed
+        error = only(raised)
         if not signal.cancelled:
             reason = error_reason(loop.step, error)
             agent.report_error(turn, loop.step, error)
+    except BaseException:  # an outer cancellation: the program ends
+        await _close(agent, loop, turn, {"kind": "disposed" if agent.status == "disposed" else "aborted"})
+        raise
     if signal.cancelled:
         reason = {"kind": "disposed" if agent.status == "disposed" else "aborted"}
-    with trio.CancelScope(shield=True):
-        await _close(agent, loop, turn, reason, signal)
+    await _close(agent, loop, turn, reason)
 
 
-async def _close(agent: Agent, loop: Loop, turn: int, reason: Reason, signal: Signal) -> None:
+def only(error: BaseException) -> BaseException:
+    """The one error inside the groups that nurseries made of it, so that its code and text are recorded."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+async def _close(agent: Agent, loop: Loop, turn: int, reason: Reason) -> None:
     """Close step and turn, then make it durable; a failing flush never reopens the turn (AL-25, AL-26)."""
+    with trio.CancelScope(shield=True):
+        try:
+            try:
+                _append_end(agent, turn, reason)
+            except SessionError as error:  # the log refused: once more, as the error that it is
+                if reason["kind"] != "error":
+                    agent.report_error(turn, loop.step, error)
+                    reason = error_reason(loop.step, error)
+                _append_end(agent, turn, reason)
+            await agent.session.flush()
+        except Exception as error:  # noqa: BLE001 - AL-26: reported; the next holder of the session repairs the rest
+            agent.report_error(turn, loop.step, error)
+
+
+def _append_end(agent: Agent, turn: int, reason: Reason) -> None:
     log = agent.session
-    try:
-        agent.flush_deferred()
-        if log.open_step is not None:
-            log.append("step/end", {"turn": turn, "step": log.open_step})
-        if log.open_turn is not None:
-            agent.signal = None  # the owner is retired before the end is published: a cancel now finds no turn
-            log.append("turn/end", {"turn": turn, "reason": reason})
-        await log.flush()
-    except Exception as error:  # noqa: BLE001 - AL-26: reported; what could not be stored is not stored twice
-        agent.report_error(turn, loop.step, error)
-    finally:
-        signal.detach()
+    agent.flush_deferred()
+    if log.open_step is not None:
+        log.append("step/end", {"turn": turn, "step": log.open_step})
+    if log.open_turn is not None:
+        agent.signal = None  # the owner is retired before the end is published: a cancel now finds no turn
+        log.append("turn/end", {"turn": turn, "reason": reason})
 
 
 async def _turn_body(agent: Agent, loop: Loop, item: Item, turn: int, signal: Signal) -> Reason:
@@ -114,9 +131,10 @@ async def _turn_body(agent: Agent, loop: Loop, item: Item, turn: int, signal: Si
         except ModelFailure as failed:
             agent.session.append("step/end", {"turn": turn, "step": loop.step})
             loop.check(signal)
-            if not await _recover(agent, loop, turn, failed, tuple(failures), signal):
-                raise
+            again = await _recover(agent, loop, turn, failed, tuple(failures), signal)
             loop.check(signal)
+            if not again:
+                raise
             failures.append(failed.failure)
             continue
         failures.clear()
@@ -169,10 +187,10 @@ async def _recover(
             "agent/request-error", agent, default, agent, turn, loop.step, failed.error, failed.failure,
             freeze(list(prior)), signal,
         )  # fmt: skip
+        return decision["action"] == "retry"
     except Exception as error:  # noqa: BLE001 - AL-48: a failing listener counts as "fail"
         agent.ctx.host.report("agent/request-error", error)
         return False
-    return decision["action"] == "retry"
 
 
 async def _goes_on(agent: Agent, loop: Loop, turn: int, result: StepResult, signal: Signal) -> bool:

@@ -15,7 +15,7 @@ from dsh.agent.batch import run_batch
 from dsh.agent.decisions import context_data, prompt_data
 from dsh.agent.prompt import AssembleContext, Assembly, Prompt
 from dsh.core.errors import ConfigError, DshError, render_chain
-from dsh.core.lossless import FrozenList, dumps, freeze, same
+from dsh.core.lossless import FrozenList, dumps, freeze, mend_surrogates, same
 from dsh.core.messages import CallConfig, EpochHeader, LlmFailure, Message, Request, same_config
 from dsh.kernel.signal import Signal
 from dsh.llm.assembler import BlockAssembler
@@ -216,25 +216,22 @@ async def _stream(
                 data = {"turn": turn, "step": loop.step, "chunk": chunk}
                 seqs.append(agent.session.append("assistant/chunk", data)["seq"])
                 assembler.feed(chunk)
-    except DshError as error:
+    except LlmError as error:
         if loop.llm.is_boundary(error):
             raise ModelFailure(error, _failure_of(error)) from error
         raise
-    except Exception as error:
-        if loop.llm.is_boundary(error):
-            raise ModelFailure(error, {"message": render_chain(error), "code": "UNKNOWN"}) from error
-        raise
     loop.check(signal)
-    failure = assembler.finish.get("failure")
-    if assembler.finish["kind"] in ("error", "aborted") and failure is not None:
+    kind = assembler.finish["kind"]
+    if kind in ("error", "aborted"):
+        unnamed = LlmFailure(message="the model call failed", code="ABORTED" if kind == "aborted" else "UNKNOWN")
+        failure = assembler.finish.get("failure") or unnamed
         raise ModelFailure(LlmError.of(failure), failure)
     return assembler, seqs
 
 
-def _failure_of(error: DshError) -> LlmFailure:
+def _failure_of(error: LlmError) -> LlmFailure:
     """The facts of a failure, with its whole cause chain as the message (LS-43, AL-49)."""
-    facts: LlmFailure = error.failure if isinstance(error, LlmError) else {"message": "", "code": error.code}
-    rendered: LlmFailure = freeze({**facts, "message": render_chain(error)})
+    rendered: LlmFailure = freeze({**error.failure, "message": mend_surrogates(render_chain(error))})
     return rendered
 
 

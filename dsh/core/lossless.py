@@ -184,11 +184,23 @@ def _fits(value: Any, above: int) -> bool:
 
 
 def thaw(value: Any) -> Any:
-    """A mutable deep copy of a JSON value. Depth is bounded by freeze, so plain recursion is safe here."""
+    """A mutable deep copy of a JSON value.
+
+    Depth is bounded by freeze, so recursion is safe, at one interpreter frame a level: a comprehension would take two
+    and not reach MAX_DEPTH.
+    """
     if isinstance(value, dict):
-        return {k: thaw(v) for k, v in value.items()}
+        copy: Any = dict(value)
+        for key, item in value.items():
+            if isinstance(item, (dict, list)):
+                copy[key] = thaw(item)
+        return copy
     if isinstance(value, list):
-        return [thaw(v) for v in value]
+        copy = list(value)
+        for index, item in enumerate(value):
+            if isinstance(item, (dict, list)):
+                copy[index] = thaw(item)
+        return copy
     return value
 
 
@@ -216,13 +228,23 @@ def loads(text: str) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Type-exact JSON equality, key order free: `true` is not `1`, `1` is `1.0` (CO-32)."""
+    """Type-exact JSON equality, key order free: `true` is not `1`, `1` is `1.0` (CO-32). One frame a level, as thaw."""
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
+        if a.keys() != b.keys():
+            return False
+        for key, item in a.items():  # noqa: SIM110 - a generator would be a second frame
+            if not same(item, b[key]):
+                return False
+        return True
     if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+        if len(a) != len(b):
+            return False
+        for x, y in zip(a, b, strict=True):  # noqa: SIM110 - the same
+            if not same(x, y):
+                return False
+        return True
     if isinstance(a, (int, float)) and isinstance(b, (int, float)):
         return a == b
     return type(a) is type(b) and bool(a == b)

@@ -51,13 +51,18 @@ class Hooks:
             raise InvariantError(f"{point} is a {POINTS[point]} point")
         return [e.listener for e in self._entries[point] if e.key is None or e.key is key]
 
-    def notify(self, point: str, key: object | None, *args: Any) -> None:
-        """Call every observer; one that fails is reported and does not stop the next (SE-7, AL-17)."""
+    def notify(self, point: str, key: object | None, *args: Any) -> Exception | None:
+        """Call every observer; one that fails is reported and does not stop the next (SE-7, AL-17).
+
+        Returns the first failure, for the one point where it counts as a veto (SE-54)."""
+        first: Exception | None = None
         for listener in self._of(point, "notice", key):
             try:
                 listener(*args)
             except Exception as error:  # noqa: BLE001 - the containment point the spec names
                 self.report(point, error)
+                first = first or error
+        return first
 
     async def serial(self, point: str, key: object | None, *args: Any, stop: bool = False) -> Any:
         """Await each listener in order. With `stop`, the first result that is not None ends the row."""
@@ -94,5 +99,3 @@ def _around(point: str, listener: Listener, inner: Callable[..., Any], args: tup
         return listener(*current, next_)
 
     return link
-
-

@@ -16,7 +16,7 @@ from typing import Final, Literal
 Kind = Literal["notice", "serial", "waterfall"]
 
 POINTS: Final[dict[str, Kind]] = {
-    "session/created": "notice",  # session
+    "session/created": "notice",  # session; the one notice where a failure counts: it vetoes the session (SE-54)
     "session/disposed": "notice",  # session
     "session/event": "notice",  # session, event (after commit)
     "agent/created": "notice",  # agent

@@ -135,5 +135,3 @@ class Layers(Generic[T]):
         if key is not None:
             view.update(self.own(key))
         return view
-
-

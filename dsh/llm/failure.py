@@ -228,9 +228,7 @@ def stream_failure(who: str, event: Any) -> LlmError | None:
             return None
     fields = error if isinstance(error, dict) else {"message": str(error)}
     said = fields.get("message")
-    status = _status_in(
-        fields.get("status_code"), fields.get("code"), fields.get("status"), holder.get("status_code")
-    )
+    status = _status_in(fields.get("status_code"), fields.get("code"), fields.get("status"), holder.get("status_code"))
     kind = _words(fields.get("code"), fields.get("type"))
     message = one_line(said, 2000) if isinstance(said, str) and said.strip() else f"{who} reported an error"
     return LlmError(message, classify_in_stream(status, kind, f"{kind} {message}"), status=status)

@@ -31,9 +31,7 @@ def checked_models(route: str, models: list[ModelInfo]) -> list[ModelInfo]:
             and isinstance(model.get("description", ""), str)
         )
         if not fits or model["id"] in seen:
-            raise LlmError(
-                f"the model list of {route!r} is malformed at {model.get('id')!r}", "INVALID_CATALOG"
-            )
+            raise LlmError(f"the model list of {route!r} is malformed at {model.get('id')!r}", "INVALID_CATALOG")
         seen.add(model["id"])
     copy: list[ModelInfo] = thaw(list(models))
     return copy

@@ -99,7 +99,7 @@ class _Chooser:
         if name == LOCAL:
             hint = "dsh models install local"
         else:
-            near = difflib.get_close_matches(name, [*self.usable(), *BUILT_IN], 3, 0.5)
+            near = difflib.get_close_matches(name, {**self.usable(), **BUILT_IN}, 3, 0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else _configured_hint(self.usable())
         raise ConfigError(f"{what} {name!r} is not configured", code="NO_MODEL", hint=hint)
 
@@ -204,9 +204,7 @@ def _no_such(chooser: _Chooser, model: str, route: Route) -> ConfigError:
     why = f"provider {name!r} is not configured"
     if name in BUILT_IN:
         why = f"provider {name!r} {_needs_key(BUILT_IN[name].key_variable)}"
-    hint = (
-        f"did you mean {' or '.join(near)}?" if near else f"no model of {route.name} has a slash in its name"
-    )
+    hint = f"did you mean {' or '.join(near)}?" if near else f"no model of {route.name} has a slash in its name"
     return ConfigError(f"no model {model!r}: {why}", code="NO_MODEL", hint=hint)
 
 

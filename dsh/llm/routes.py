@@ -55,12 +55,8 @@ BUILT_IN: dict[str, _BuiltIn] = {
     "deepseek": _BuiltIn(
         "DeepSeek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", "DEEPSEEK_BASE_URL", "deepseek", False
     ),
-    "openai": _BuiltIn(
-        "OpenAI", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL", "openai", False
-    ),
-    "openrouter": _BuiltIn(
-        "OpenRouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", None, "chat", True
-    ),
+    "openai": _BuiltIn("OpenAI", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL", "openai", False),
+    "openrouter": _BuiltIn("OpenRouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", None, "chat", True),
 }
 
 

@@ -48,12 +48,14 @@ class PreparedCall:
 
 
 class _Call:
-    """One pass through `stream`; `failure` is the error its own boundary raised."""
+    """One pass through `stream`: the error its own boundary raised, and the boundary's streams, which are closed
+    here in the end because a listener that fails in the middle of one leaves it open (LS-42)."""
 
     def __init__(self, request: Request, prepared: PreparedCall | None) -> None:
         self.request = request
         self.prepared = prepared
         self.failure: LlmError | None = None
+        self.streams: list[AsyncGenerator[Chunk, None]] = []
 
 
 class LlmService:
@@ -84,18 +86,14 @@ class LlmService:
         ctx.effect(undo)
 
     def providers(self) -> list[ProviderInfo]:
-        return [
-            checked_provider(route, adapter.provider_info(route)) for route, adapter in self._routes.items()
-        ]
+        return [checked_provider(route, adapter.provider_info(route)) for route, adapter in self._routes.items()]
 
     def _adapter(self, provider: str) -> Adapter:
         try:
             return self._routes[provider]
         except KeyError:
             known = ", ".join(self._routes) or "none"
-            raise LlmError(
-                f"no provider is called {provider!r}", "NO_ADAPTER", hint=f"configured: {known}"
-            ) from None
+            raise LlmError(f"no provider is called {provider!r}", "NO_ADAPTER", hint=f"configured: {known}") from None
 
     async def list_models(self, provider: str) -> list[ModelInfo]:
         return checked_models(provider, await self._adapter(provider).list_models(provider))
@@ -111,9 +109,7 @@ class LlmService:
         adapter = self._adapter(config["provider"])
         return PreparedCall(await _effective(adapter, config), adapter)
 
-    async def stream(
-        self, request: Request, prepared: PreparedCall | None = None
-    ) -> AsyncGenerator[Chunk, None]:
+    async def stream(self, request: Request, prepared: PreparedCall | None = None) -> AsyncGenerator[Chunk, None]:
         """The chunks of one call, through every `llm/stream` listener (LS-27).
 
         Close it when leaving early (`contextlib.aclosing`); the connection is closed before that returns
@@ -123,7 +119,8 @@ class LlmService:
         checker = ProtocolChecker() if os.environ.get("DSH_DEBUG") == "1" else None
 
         def boundary(current: Request) -> AsyncGenerator[Chunk, None]:
-            return self._boundary(call, current)
+            call.streams.append(self._boundary(call, current))
+            return call.streams[-1]
 
         chunks: Any = None
         try:
@@ -141,7 +138,8 @@ class LlmService:
                 error.__dict__.pop(_MARK, None)
             raise
         finally:
-            await _close(chunks)
+            for stream in (chunks, *call.streams):
+                await _close(stream)
 
     @staticmethod
     def is_boundary(error: BaseException) -> bool:

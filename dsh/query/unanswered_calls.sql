@@ -1,13 +1,13 @@
 -- Tool calls of the open step that have no result, in the order the model made them (PE-35).
--- session: id; turn, step: numbers of the open step
+-- session: id; turn, step: numbers of the open step, which is the last one of the log: its events are all that follow
 -- → call_id, call_seq (NULL if the call was not logged as started)
-SELECT b.value ->> 'id', c.seq
-FROM step s
-JOIN event m ON m.session_id = s.session_id AND m.seq > s.start_seq AND m.type = 'assistant/message'
+SELECT b.value ->> 'id',
+  (SELECT min(c.seq) FROM event c WHERE c.session_id = :session AND c.seq > s.start_seq AND c.type = 'tool/call'
+     AND c.data ->> 'callId' = b.value ->> 'id')
+FROM (SELECT start_seq FROM step WHERE session_id = :session AND turn = :turn AND step = :step
+      ORDER BY start_seq DESC LIMIT 1) s
+JOIN event m ON m.session_id = :session AND m.seq > s.start_seq AND m.type = 'assistant/message'
 JOIN json_each(m.data, '$.content') b ON b.value ->> 'type' = 'tool-call'
-LEFT JOIN tool_call c ON c.session_id = s.session_id AND c.turn = s.turn AND c.step = s.step
-  AND c.call_id = b.value ->> 'id'
-WHERE s.session_id = :session AND s.turn = :turn AND s.step = :step
-  AND NOT EXISTS (SELECT 1 FROM event r WHERE r.session_id = s.session_id AND r.seq > m.seq AND r.type = 'tool/result'
+WHERE NOT EXISTS (SELECT 1 FROM event r WHERE r.session_id = :session AND r.seq > m.seq AND r.type = 'tool/result'
                   AND r.data ->> 'callId' = b.value ->> 'id')
 ORDER BY m.seq, b.key

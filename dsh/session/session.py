@@ -10,7 +10,7 @@ synced. `flush` makes all of it durable; the loop calls it at every checkpoint (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -19,7 +19,7 @@ from dsh import query
 from dsh.core.errors import DshError, SessionError
 from dsh.core.events import Event, SessionHeader
 from dsh.core.ids import SessionId
-from dsh.core.lossless import FrozenDict, FrozenList, dumps, freeze, loads
+from dsh.core.lossless import FrozenDict, dumps, freeze, loads
 from dsh.core.messages import EpochHeader, Message
 from dsh.store import writes
 from dsh.store.database import Database
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dsh.session.sessions import Sessions
 
 APPEND: str = "append"
+_OPTIONAL_PARTS = ("system", "tools", "messagePrefix")
 
 
 class Session:
@@ -45,6 +46,7 @@ class Session:
         self.open_step: int | None = None
         self.steps = 0  # of the open turn, or of the last one
         self.disposed = False
+        self.fresh = False  # made in this process and not announced yet: a veto takes back what it stored (SE-54)
         self.scope_key: object | None = None  # the agent that drives it: whose scoped observers hear of it (SC-15)
         self._stored = stored
         self._holder: str | None = None
@@ -93,13 +95,14 @@ class Session:
         """Append without telling observers: for seeds and repairs, which happen before anybody observes (SE-50)."""
         frozen = freeze(data)
         text = dumps(frozen)
-        source_list = None if sources is None else FrozenList(sources)
+        source_list = None if sources is None else freeze(list(sources))
         op = freeze(surface)
         if self._announcing:
             raise SessionError("an observer of an append may not append to the same session", code="APPEND_REENTRANT")
         at = writes.now_ms() if time is None else time
+        self._db.on_rollback(self, self._state)  # of several appends: the handle must not run ahead of the log
         self._store(
-            type,
+            freeze(type),
             at,
             text,
             None if source_list is None else dumps(source_list),
@@ -114,20 +117,27 @@ class Session:
         return cast(Event, event)
 
     def _store(self, type: str, at: int, data: str, sources: str | None, op: str | None) -> None:
-        try:
-            if self._stored:
-                writes.insert_event(self._db, self.id, self.length, type, at, data, sources, op)
-                return
-            with self._db.transaction():  # the header exists only together with a first event (PE-1, PE-6)
-                writes.insert_session(self._db, self.header)
-                writes.insert_event(self._db, self.id, self.length, type, at, data, sources, op)
-                if self._holder is not None:
-                    writes.claim_lease(self._db, self.id, self._holder)
-            self._stored = True
-        except SessionError as error:
-            if error.code == "SEQ_MISMATCH" and self._holder is not None:
-                writes.beat_lease(self._db, self.id, self._holder)  # SESSION_LEASED if that is why (PE-74)
-            raise
+        if self._stored:
+            writes.insert_event(self._db, self.id, self.length, type, at, data, sources, op, self._holder)
+            return
+        with self._db.transaction():  # the header exists only together with a first event (PE-1, PE-6)
+            writes.insert_session(self._db, self.header)
+            if self._holder is not None:
+                writes.claim_lease(self._db, self.id, self._holder)
+            writes.insert_event(self._db, self.id, self.length, type, at, data, sources, op, self._holder)
+        self._stored = True
+
+    def _state(self) -> Callable[[], None]:
+        """How to go back to the present state of the handle; what was derived meanwhile is derived anew."""
+        kept = (self.length, self.generation, self.turns, self.steps, self.open_turn, self.open_step)
+        stored, header = self._stored, self._header_in_force
+
+        def restore() -> None:
+            self.length, self.generation, self.turns, self.steps, self.open_turn, self.open_step = kept
+            self._stored, self._header_in_force = stored, header
+            self._messages, self._derived, self._derived_generation = [], 0, self.generation
+
+        return restore
 
     def _follow(self, event: Event) -> None:
         self.length += 1
@@ -142,7 +152,7 @@ class Session:
         elif kind == "step/end":
             self.open_step = None
         elif kind == "request/header":
-            self._header_in_force = data["header"]
+            self._header_in_force = canonical(data["header"])
         if event.get("surfaceOp", APPEND) != APPEND:
             self.generation += 1
 
@@ -210,7 +220,15 @@ class Session:
         self.length, self.generation, self.turns = state[9], state[10], state[11]
         self.open_turn, self.open_step = state[13], state[14]
         found = query.row(self._db, "header_in_force", session=self.id)
-        self._header_in_force = freeze(loads(found[1])) if found else None
+        self._header_in_force = canonical(freeze(loads(found[1]))) if found else None
+
+
+def canonical(header: EpochHeader) -> EpochHeader:
+    """A frozen header without the parts that are empty, which mean the same as absent ones (SE-30)."""
+    if all(header.get(part, True) for part in _OPTIONAL_PARTS):
+        return header
+    kept = FrozenDict({k: v for k, v in header.items() if v or k not in _OPTIONAL_PARTS})
+    return cast(EpochHeader, kept)
 
 
 def event_of(row: Iterable[Any]) -> Event:
@@ -240,5 +258,3 @@ def header_of(state: Sequence[Any]) -> SessionHeader:
     if depth:
         header["delegationDepth"] = depth
     return header
-
-

@@ -11,7 +11,7 @@ from dsh import query
 from dsh.core.errors import DshError, SessionError
 from dsh.core.events import ENVELOPE_KEYS, Event, SessionHeader
 from dsh.core.ids import SessionId, new_session_id
-from dsh.core.lossless import MAX_INT, same
+from dsh.core.lossless import MAX_INT, mend_surrogates, same
 from dsh.kernel.host import Host
 from dsh.session.repair import repair
 from dsh.session.session import Session, header_of
@@ -28,6 +28,7 @@ class Sessions:
         self.host = host
         self.db = db
         self._live: dict[str, Session] = {}
+        self._announcing: dict[Session, bool] = {}  # whether their removal was asked for meanwhile
 
     def live(self, id: str) -> Session | None:
         return self._live.get(id)
@@ -44,7 +45,7 @@ class Sessions:
     def prepare_new(
         self, id: str | None = None, *, meta: Mapping[str, Any] | None = None, seed: Sequence[Event] | None = None
     ) -> Session:
-        """A new private session; nothing is stored before its first event, unless a seed is given (PE-1, SE-50 to SE-53).
+        """A new private session; nothing is stored before its first event or the seed (PE-1, SE-50 to SE-53).
 
         SESSION_ALREADY_EXISTS, HEADER_INVALID, SEED_INVALID (naming the first bad event).
         """
@@ -58,6 +59,7 @@ class Sessions:
         session = Session(self, header, stored=False)
         if seed:
             self._plant(session, seed)
+        session.fresh = True
         return session
 
     def prepare_stored(self, id: str, *, holder: str | None = None) -> Session:
@@ -94,22 +96,29 @@ class Sessions:
             raise SessionError(f"session {source.id} is not live", code="SESSION_NOT_LIVE")
         parent = source.id if isinstance(source, Session) else source
         state = query.row(self.db, "session_state", session=parent)
-        if state is None:
-            if isinstance(source, Session) and boundary is None:
-                return self.create(name, meta=_inherited(source.header, 0))
+        live = self._live.get(parent)
+        if state is None and live is None:
             raise SessionError(f"there is no session {parent}", code="SESSION_NOT_FOUND")
-        at = state[9] - 1 if boundary is None else boundary
-        if type(at) is not int or not 0 <= at < state[9]:
+        length = state[9] if state is not None else 0
+        if live is not None and state is None and boundary is None:
+            return self.create(name, meta=_inherited(live.header, 0))
+        at = length - 1 if boundary is None else boundary
+        if type(at) is not int or not 0 <= at < length:
             raise SessionError(f"session {parent} has no event {at}", code="INVALID_BOUNDARY")
         writes.insert_fork(self.db, name, parent, at, writes.now_ms(), None)
         stored = query.row(self.db, "session_state", session=name)
         assert stored is not None
         session = Session(self, header_of(stored), stored=True)
         session.load_state()
+        session.fresh = True
         return self.publish(session)
 
     def dispose(self, session: Session) -> None:
-        """Forget a live session and give up its lease; what is stored stays (SE-54)."""
+        """Forget a live session and give up its lease; what is stored stays. While it is being announced, that waits
+        until every observer has heard of it (SE-54)."""
+        if session in self._announcing:
+            self._announcing[session] = True
+            return
         if session.disposed:
             return
         session.disposed = True
@@ -120,9 +129,23 @@ class Sessions:
             self.host.hooks.notify("session/disposed", session.scope_key, session)
 
     def publish(self, session: Session) -> Session:
-        """Make a prepared session live and announce it."""
+        """Make a prepared session live and announce it (SE-54).
+
+        An observer that fails vetoes it: the session is disposed, and deleted if it was new; the failure is raised.
+        """
+        if session.id in self._live:
+            raise SessionError(f"session {session.id} is already live", code="SESSION_ALREADY_EXISTS")
         self._live[session.id] = session
-        self.host.hooks.notify("session/created", session.scope_key, session)
+        self._announcing[session] = False
+        veto = self.host.hooks.notify("session/created", session.scope_key, session)
+        removed = self._announcing.pop(session)
+        fresh, session.fresh = session.fresh, False
+        if veto is not None or removed:
+            self.dispose(session)
+        if veto is not None:
+            if fresh and session.length:
+                writes.delete_session(self.db, session.id)
+            raise veto
         return session
 
     def _plant(self, session: Session, seed: Sequence[Event]) -> None:
@@ -138,7 +161,8 @@ class Sessions:
                         time=event["time"],
                     )
                 except DshError as error:
-                    raise SessionError(f"event {index} of the seed: {error}", code="SEED_INVALID") from error
+                    code = error.code if error.code == "LEGACY_EVENT" else "SEED_INVALID"  # SE-9: alike everywhere
+                    raise SessionError(f"event {index} of the seed: {error}", code=code) from error
 
 
 def _inherited(header: SessionHeader, seed_length: int) -> dict[str, Any]:
@@ -149,11 +173,16 @@ def _inherited(header: SessionHeader, seed_length: int) -> dict[str, Any]:
 
 
 def check_envelope(event: Event, index: int) -> None:
-    """The envelope of a seeded event: exact keys, contiguous seq, a time (SE-50)."""
+    """The envelope of a seeded event: exact keys, a type, contiguous seq, a time (SE-50)."""
+    if not isinstance(event, Mapping):
+        raise SessionError("is not an object", code="SEED_INVALID")
     extra = set(event) - ENVELOPE_KEYS
     missing = {"type", "seq", "time", "data"} - set(event)
     if extra or missing:
         raise SessionError(f"has wrong keys: {', '.join(sorted(extra | missing))}", code="SEED_INVALID")
+    absent = [k for k in ("sourceEventSeqs", "surfaceOp") if k in event and event.get(k) is None]
+    if absent or not _text(event["type"]):
+        raise SessionError(f"has no valid {', '.join(absent) or 'type'}", code="SEED_INVALID")
     if not same(event["seq"], index):
         raise SessionError(f"has seq {event['seq']}", code="SEED_INVALID")
     if type(event["time"]) is not int or not 0 <= event["time"] <= MAX_INT:
@@ -176,7 +205,7 @@ def _count(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
+    return isinstance(value, str) and value != "" and mend_surrogates(value) == value
 
 
 def resolve_id(db: Database, typed: str) -> SessionId:

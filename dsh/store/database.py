@@ -18,7 +18,7 @@ from typing import Any
 
 import apsw
 
-from dsh.core.errors import DshError, SessionError, StoreError
+from dsh.core.errors import DshError, SessionError, StoreError, UsageError
 from dsh.store import functions, guard, locks, migrations
 
 Row = tuple[Any, ...]
@@ -32,6 +32,7 @@ class Database:
         self.path = path
         self.busy = busy
         self._wal_fd: int | None = None
+        self._undo: dict[object, Callable[[], None]] = {}
 
     @classmethod
     def open(
@@ -87,22 +88,36 @@ class Database:
         """One write transaction, taken with BEGIN IMMEDIATE: a deferred one that reads first and then writes is
         refused outright when another process wrote in between. Nested use joins the outer one."""
         with _our_errors(self.path, self.busy):
-            if self._db.in_transaction:
+            joined = self._db.in_transaction
+            if joined:
                 yield
                 return
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+                for undo in self._undo.values():
+                    undo()
                 raise
-            self._db.execute("COMMIT")
+            finally:
+                self._undo.clear()
+
+    def on_rollback(self, owner: object, undo: Callable[[], Callable[[], None]]) -> None:
+        """Call what `undo()` returns if the present transaction is not committed. Outside one nothing is asked for,
+        and inside one an owner is asked once."""
+        if self._db.in_transaction and owner not in self._undo:
+            self._undo[owner] = undo()
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Several reads of one state of the database."""
+        """Several reads of one state of the database; inside a transaction, of its state."""
         with _our_errors(self.path, self.busy):
+            if self._db.in_transaction:
+                yield
+                return
             self._db.execute("BEGIN")
             try:
                 yield
@@ -126,17 +141,21 @@ class Database:
             raise StoreError(f"{self.path} cannot be synced: {error.strerror}", code="DB_IO") from error
 
     def backup(self, target: Path) -> None:
-        """Copy the whole database to a new file (0600) with SQLite's backup API."""
+        """Copy the whole database to a new file (0600) with SQLite's backup API; USAGE if there is a file already."""
         with _our_errors(self.path, self.busy):
-            _create_file(target)
-            with apsw.Connection(str(target)) as copy, copy.backup("main", self._db, "main") as step:
-                step.step(-1)
+            if target.exists():
+                raise UsageError(f"{target} exists already")
+            _copy(self._db, target)
 
     def integrity(self) -> list[str]:
         """Complaints of SQLite's own check; empty if the file is sound."""
         with _our_errors(self.path, self.busy):
             found = [str(r[0]) for r in self._db.execute("PRAGMA integrity_check(20)")]
         return [] if found == ["ok"] else found
+
+    def hear_signals(self) -> None:
+        """Let Python serve signals while a long statement runs: Ctrl-C then ends it, as the exception it raises."""
+        self._db.set_progress_handler(lambda: False, 100_000)
 
     def pragma(self, name: str) -> Any:
         with _our_errors(self.path, self.busy):
@@ -202,7 +221,13 @@ def _prepare(db: apsw.Connection, path: Path, busy: BusyWait) -> None:
     functions.register(db)
 
     def backup(name: str) -> None:
-        Database(db, path, busy).backup(path.with_name(f"{path.name}.before-{name}"))
+        # A connection with a write transaction cannot be copied from, so a second one reads what is committed.
+        source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            source.set_busy_handler(busy)
+            _copy(source, path.with_name(f"{path.name}.before-{name}"))
+        finally:
+            source.close()
 
     migrations.migrate(db, backup=backup)
     # Readers never wait for the writer and the writer never for readers. Set after the schema check, so that a
@@ -232,6 +257,25 @@ def _retry(busy: BusyWait, action: Callable[[], Any]) -> None:
             tries += 1
 
 
+def _copy(source: apsw.Connection, target: Path) -> None:
+    """Copy a database beside its target and put it in place when it is whole, in place of an older copy."""
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    _create_file(part)
+    try:
+        copy = apsw.Connection(str(part))
+        try:
+            with copy.backup("main", source, "main") as step:
+                step.step(-1)
+            copy.pragma("journal_mode", "delete")  # one file, complete in itself
+        finally:
+            copy.close()
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 @contextmanager
 def _our_errors(path: Path, busy: BusyWait) -> Iterator[None]:
     try:
@@ -251,7 +295,7 @@ def _our_errors(path: Path, busy: BusyWait) -> Iterator[None]:
 _REFUSALS = {
     "SEQ_MISMATCH": "the event's seq is not the next one of its session",
     "EVENT_NOT_JSON": "the event's data is not JSON",
-    "SURFACE_INVALID": "the event's place on the surface is not valid",
+    "SURFACE_INVALID": "the event does not fit the surface",
     "LEGACY_EVENT": "the event is of a type that is no longer written",
     "HEADER_INVALID": "the header is not valid",
     "INVARIANT": "the event is out of place in its turn or step",
@@ -271,7 +315,7 @@ def translate(error: apsw.Error, path: Path, busy: BusyWait) -> DshError:
     text = str(error)
     if isinstance(error, apsw.ConstraintError) and text in _REFUSALS:
         return SessionError(_REFUSALS[text], code=text)
-    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+    if isinstance(error, (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)):
         holder = locks.holder_of(path)
         by = f" by process {holder}" if holder else ""
         return StoreError(f"{path} is locked{by}; waited {busy.timeout_ms / 1000:g} s", code="DB_BUSY")
@@ -287,4 +331,6 @@ def translate(error: apsw.Error, path: Path, busy: BusyWait) -> DshError:
         return StoreError(f"{path} cannot be read or written ({text})", code="DB_IO")
     if isinstance(error, (apsw.AuthError, apsw.ExecTraceAbort)):
         return SessionError(f"not allowed: {text}", code="VIEWS_ONLY")
+    if isinstance(error, apsw.SQLError) and text == "malformed JSON":
+        return SessionError(f"{path} has an event that is not JSON", code="LOG_CORRUPT", hint="dsh doctor names it")
     return SessionError(text, code="SQL")

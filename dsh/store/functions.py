@@ -52,42 +52,60 @@ def index_text(text: str) -> str:
     return f"{segmented}\n{' '.join(parts)}" if parts else segmented
 
 
-def _block_parts(blocks: Any) -> list[Any]:
-    parts: list[Any] = []
-    for block in blocks if isinstance(blocks, list) else ():
+def _fields(value: Any, *names: str) -> list[str]:
+    """The fields of an object that hold text, in this order; nothing of anything else."""
+    return [t for t in map(value.get, names) if isinstance(t, str)] if isinstance(value, dict) else []
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+_BLOCK_FIELDS = {"text": ("text",), "reasoning": ("text",), "tool-call": ("name", "arguments")}
+_TURN_ENDS = ("error", "rejected", "aborted", "disposed", "max-tokens", "interrupted")
+
+
+def _block_parts(blocks: Any, *, nested: bool = False) -> list[str]:
+    parts: list[str] = []
+    for block in _items(blocks):
         kind = block.get("type") if isinstance(block, dict) else None
-        if kind in ("text", "reasoning"):
-            parts.append(block.get("text"))
-        elif kind == "tool-call":
-            parts += [block.get("name"), block.get("arguments")]
-        elif kind == "tool-result":
-            parts += _block_parts(block.get("content"))
+        if kind == "tool-result" and not nested:
+            parts += _block_parts(block.get("content"), nested=True)
+        elif isinstance(kind, str):
+            parts += _fields(block, *_BLOCK_FIELDS.get(kind, ()))
     return parts
 
 
 def document_text(type_: str, data: Any) -> str:
-    """What an event says, as one text; empty if nothing (SQ-40, SQ-41). The view `search_document` is its SQL twin."""
-    if not isinstance(data, dict):
+    """What an event says, as one text; empty if nothing (SQ-40, SQ-41). The view `search_document` is its SQL twin.
+
+    Total: a payload of a shape nobody writes says nothing, since one odd event must not stop the index.
+    """
+    if type_ not in DOCUMENT_TYPES or not isinstance(data, dict):
         return ""
-    parts: list[Any] = []
-    if type_ in ("user/message", "assistant/message", "steering/message", "prompt/blocked", "tool/result"):
-        parts = _block_parts(data.get("content"))
+    parts = _block_parts(data.get("content"))
     if type_ == "prompt/blocked":
-        parts.append(data.get("reason"))
+        parts += _fields(data, "reason")
     elif type_ == "tool/call":
-        parts = [data.get("name"), data.get("arguments")]
+        parts += _fields(data, "name", "arguments")
     elif type_ == "tool/result":
-        error = data.get("error") or {}
-        parts += [error.get("name"), error.get("code")]
+        parts += _fields(data.get("error"), "name", "code")
     elif type_ == "todo/write":
-        for todo in data.get("todos") or ():
-            parts += [todo.get("status"), todo.get("content")]
+        for todo in _items(data.get("todos")):
+            parts += _fields(todo, "status", "content")
     elif type_ == "turn/end":
-        reason = data.get("reason") or {}
-        if reason.get("kind") != "completed":
-            failure = reason.get("failure") or reason
-            parts = [reason.get("kind"), failure.get("message"), failure.get("code"), reason.get("reason")]
-    return "\n".join(t for t in (p.strip(_BLANK) for p in parts if isinstance(p, str)) if t)
+        reason: Any = data.get("reason")
+        if not isinstance(reason, dict):
+            reason = {}
+        kind = reason.get("kind")
+        if kind in _TURN_ENDS:
+            parts.append(kind)
+        if kind == "error":
+            failure = reason.get("failure")
+            parts += _fields(failure if isinstance(failure, dict) else reason, "message", "code")
+        elif kind == "rejected":
+            parts += _fields(reason, "reason")
+    return "\n".join(t for t in (p.strip(_BLANK) for p in parts) if t)
 
 
 def folder_tag(cwd: str) -> str:

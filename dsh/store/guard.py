@@ -6,12 +6,15 @@ expression counts as "through" under its own name, so one that is named like a v
 *text* of a statement is therefore checked too: identifiers have no escapes, so a statement that wants a table must
 spell its name. And *defensive* mode keeps the schema and the index's shadow tables from being written by hand.
 
-The ways round that were tried stand in tests/store/test_guard.py, one line each, with their outcome.
+Pragmas may be read; those that set something are refused, since they could switch off what the connection was opened
+with (`query_only`, the journal mode). The ways round that were tried stand in tests/store/test_guard.py, one line
+each, with their outcome.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import apsw
@@ -26,6 +29,17 @@ _DDL = {
 }
 # The full-text index reads its documents from here by statements of its own, which come through no view.
 _INDEX_SOURCE = "_search_source"
+# Pragmas whose argument is a question, not a setting.
+_ASKING = {
+    "foreign_key_check", "foreign_key_list", "index_info", "index_list", "index_xinfo", "integrity_check",
+    "optimize", "quick_check", "table_info", "table_list", "table_xinfo", "wal_checkpoint",
+}  # fmt: skip
+# What SQLite reads as one piece, and this regular expression does too as long as no variable of the Tcl form `$a(…)`
+# is about, which may hold a quote: comments, then literals and quoted names (with their content).
+_PIECES = re.compile(
+    r"""--[^\n]*|/\*.*?(?:\*/|\Z)|'((?:[^']|'')*)'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]""", re.DOTALL
+)
+_TCL_VARIABLE = re.compile(r"[$@#\0]|:[^\s(]*\(")
 
 
 class Forbidden(apsw.AuthError):
@@ -35,20 +49,23 @@ class Forbidden(apsw.AuthError):
 def views_only(db: apsw.Connection) -> None:
     """Install the guard; the schema must exist. A refused statement raises apsw.AuthError when it is prepared."""
     inner: set[str] = set()
-    tables: list[str] = []
+    private: list[str] = []
     for kind, name in db.execute("SELECT type, name FROM sqlite_schema WHERE type IN ('view', 'trigger', 'table')"):
         if kind != "table":
             inner.add(name)
-        elif name.startswith("_"):
-            tables.append(name)
-    named = re.compile(rf"(?<![A-Za-z0-9_$])(?:{'|'.join(map(re.escape, tables))})(?![A-Za-z0-9_$])", re.IGNORECASE).search
+        if kind != "trigger" and name.startswith("_"):
+            private.append(name)
+    names = _names(private)
 
     def authorize(op: int, table: str | None, column: str | None, schema: str | None, via: str | None) -> int:
         if op in _ROWS and table is not None and table.startswith("_") and via not in inner and table != _INDEX_SOURCE:
             # count(*) over a flattened view asks for no column, with the schema named; a direct count names none.
             counting = op == apsw.SQLITE_READ and column == "" and schema is not None
             return apsw.SQLITE_OK if counting else apsw.SQLITE_DENY
-        if op in _DDL and not (table or "").startswith("sqlite_stat"):
+        if op in _DDL:  # ANALYZE makes its own tables
+            analyzing = op == apsw.SQLITE_CREATE_TABLE and (table or "").startswith("sqlite_stat")
+            return apsw.SQLITE_OK if analyzing else apsw.SQLITE_DENY
+        if op == apsw.SQLITE_PRAGMA and column is not None and str(table).lower() not in _ASKING:
             return apsw.SQLITE_DENY
         return apsw.SQLITE_OK
 
@@ -56,7 +73,7 @@ def views_only(db: apsw.Connection) -> None:
 
     def trace(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
         if sql not in clean:
-            if named(sql):
+            if names(sql):
                 raise Forbidden("a statement names a private table; read the views instead")
             if len(clean) < 1000:
                 clean.add(sql)
@@ -64,3 +81,22 @@ def views_only(db: apsw.Connection) -> None:
 
     db.authorizer = authorize
     db.exec_trace = trace
+
+
+def _names(private: list[str]) -> Callable[[str], bool]:
+    """Whether a statement names one of these. In comments and in longer literals a name is only a word; a literal that
+    is nothing but the name may stand for the table, since SQLite takes 'name' for a name where no text can be."""
+    word = re.compile(rf"(?<![A-Za-z0-9_$])(?:{'|'.join(map(re.escape, private))})(?![A-Za-z0-9_$])", re.IGNORECASE)
+
+    def keep(piece: re.Match[str]) -> str:
+        text = piece[0]
+        if text.startswith(("--", "/*")):
+            return " "
+        return "''" if text.startswith("'") and not word.fullmatch(piece[1]) else text
+
+    def names(sql: str) -> bool:
+        if not word.search(sql):
+            return False
+        return _TCL_VARIABLE.search(sql) is not None or word.search(_PIECES.sub(keep, sql)) is not None
+
+    return names

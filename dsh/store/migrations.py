@@ -60,18 +60,17 @@ def migrate(
     """
     if _current(db, len(migrations)):
         return
-    with_backup = next((m for m in migrations[scalar(db, "PRAGMA user_version") :] if m.changes_data), None)
-    if with_backup is not None and backup is not None and scalar(db, "PRAGMA user_version") > 0:
-        backup(with_backup.name)
     db.execute("BEGIN IMMEDIATE")
     try:
         if not _current(db, len(migrations)):
             version = scalar(db, "PRAGMA user_version")
             if version == 0:
                 run_script(db, schema_text())
-                db.execute(
-                    "INSERT INTO _store(id, store_id) VALUES (1, lower(hex(randomblob(16))))"
-                )
+                db.execute("INSERT INTO _store(id, store_id) VALUES (1, lower(hex(randomblob(16))))")
+            # Copied under the write lock: it is the very state that the migrations start from.
+            changing = next((m for m in migrations[version:] if m.changes_data and version > 0), None)
+            if changing is not None and backup is not None:
+                backup(changing.name)
             for number, migration in enumerate(migrations[version:], version + 1):
                 if version > 0:
                     run_script(db, migration.sql)
@@ -80,10 +79,11 @@ def migrate(
                     (number, migration.name, int(time.time() * 1000), __version__),
                 )
             db.execute(f"PRAGMA user_version = {len(migrations)}")
+        db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:
+            db.execute("ROLLBACK")
         raise
-    db.execute("COMMIT")
 
 
 def _current(db: apsw.Connection, wanted: int) -> bool:

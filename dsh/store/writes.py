@@ -7,13 +7,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dsh.core.errors import SessionError
+from dsh.core.errors import SessionError, StoreError
 from dsh.core.lossless import dumps
 from dsh.store import locks
-from dsh.store.database import Database
+from dsh.store.database import Database, Row
 
 _INSERT_EVENT = (
-    "INSERT INTO event(session_id, seq, type, time, data, source_event_seqs, surface_op) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT_SESSION = (
     "INSERT INTO session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth)"
@@ -43,14 +44,30 @@ def insert_fork(db: Database, child: str, parent: str, boundary: int, created_at
 
 
 def insert_event(
-    db: Database, session_id: str, seq: int, type_: str, at: int, data: str, sources: str | None, op: str | None
+    db: Database,
+    session_id: str,
+    seq: int,
+    type_: str,
+    at: int,
+    data: str,
+    sources: str | None,
+    op: str | None,
+    holder: str | None = None,
 ) -> None:
-    """Append one event; `data`, `sources`, `op` are JSON text."""
-    db.rows(_INSERT_EVENT, (session_id, seq, type_, at, data, sources, op))
+    """Append one event; `data`, `sources`, `op` are JSON text. SESSION_LEASED unless `holder` is who holds the lease,
+    or None and nobody does (PE-74)."""
+    db.rows(_INSERT_EVENT, (holder, session_id, seq, type_, at, data, sources, op))
 
 
 def delete_session(db: Database, session_id: str) -> None:
-    db.rows("DELETE FROM session WHERE id = ?", (session_id,))
+    """Remove a whole session. SESSION_NOT_FOUND, SESSION_HAS_FORKS, SESSION_LEASED; a stale lease protects nothing."""
+    with db.transaction():
+        if db.row("SELECT 1 FROM session WHERE id = ?", (session_id,)) is None:
+            raise SessionError(f"there is no session {session_id}", code="SESSION_NOT_FOUND")
+        lease = _lease_of(db, session_id)
+        if lease is not None and _stale(*lease[1:]):
+            release_lease(db, session_id, lease[0])
+        db.rows("DELETE FROM session WHERE id = ?", (session_id,))
 
 
 def refresh_search(db: Database) -> None:
@@ -68,6 +85,17 @@ def rebuild_search(db: Database) -> None:
         db.rows("UPDATE store SET search_indexed = last_event")
 
 
+def check_search(db: Database) -> str | None:
+    """Compare the full-text index with the log it was made from; the complaint, or None. Reads every document."""
+    try:
+        db.rows("INSERT INTO search(search, rank) VALUES ('integrity-check', 1)")
+    except StoreError as error:
+        if error.code != "DB_DAMAGED":
+            raise
+        return error.message
+    return None
+
+
 def set_setting(db: Database, key: str, value: Any) -> None:
     db.rows("INSERT INTO setting(key, value) VALUES (?, ?)", (key, dumps(value)))
 
@@ -78,13 +106,19 @@ def unset_setting(db: Database, key: str) -> None:
 
 def claim_lease(db: Database, session_id: str, holder: str) -> None:
     """Become the driver of a session, taking over a stale lease; SESSION_LEASED if another process holds it (PE-72)."""
-    row = db.row("SELECT holder, pid, boot_id, process_start, heartbeat FROM lease WHERE session_id = ?", (session_id,))
-    replaces = None
-    if row is not None and row[0] != holder:
-        if not _stale(*row[1:]):
-            raise SessionError(f"session {session_id} is driven by process {row[1]}", code="SESSION_LEASED")
-        replaces = row[0]
-    _write_lease(db, session_id, holder, replaces)
+    with db.transaction():  # a lease found stale is still so when it is replaced (PE-73)
+        row = _lease_of(db, session_id)
+        replaces = None
+        if row is not None and row[0] != holder:
+            if not _stale(*row[1:]):
+                raise SessionError(f"session {session_id} is driven by process {row[1]}", code="SESSION_LEASED")
+            replaces = row[0]
+        _write_lease(db, session_id, holder, replaces)
+
+
+def _lease_of(db: Database, session_id: str) -> Row | None:
+    sql = "SELECT holder, pid, boot_id, process_start, heartbeat FROM lease WHERE session_id = ?"
+    return db.row(sql, (session_id,))
 
 
 def _write_lease(db: Database, session_id: str, holder: str, replaces: str | None) -> None:
@@ -97,12 +131,21 @@ def _write_lease(db: Database, session_id: str, holder: str, replaces: str | Non
 
 
 def beat_lease(db: Database, session_id: str, holder: str) -> None:
-    """Renew the lease; SESSION_LEASED if it was taken over meanwhile (PE-74)."""
-    _write_lease(db, session_id, holder, None)
+    """Renew the lease; SESSION_LEASED if it was taken over meanwhile, also by one that is gone again (PE-74)."""
+    with db.transaction():
+        row = _lease_of(db, session_id)
+        if row is None or row[0] != holder:
+            raise SessionError(f"session {session_id} was taken over by another process", code="SESSION_LEASED")
+        _write_lease(db, session_id, holder, None)
 
 
 def release_lease(db: Database, session_id: str, holder: str) -> None:
     db.rows("DELETE FROM lease WHERE session_id = ? AND holder = ?", (session_id, holder))
+
+
+def is_driven(pid: int, boot: str, start: str, heartbeat: int) -> bool:
+    """Whether the process of a lease row is still there (PE-73)."""
+    return not _stale(pid, boot, start, heartbeat)
 
 
 def _stale(pid: int, boot: str, start: str, heartbeat: int) -> bool:

@@ -33,7 +33,7 @@ def mount_timeout(ctx: Context) -> None:
     """
     tools = ctx.get(Tools)
 
-    async def limited(execution: Execution, next: Callable[..., Awaitable[ToolResult]]) -> ToolResult:  # noqa: A002
+    async def limited(execution: Execution, next: Callable[..., Awaitable[ToolResult]]) -> ToolResult:
         definition = tools.find(execution.agent, execution.name)
         budget = definition.timeout_ms if definition is not None else None
         if budget is None:
@@ -109,7 +109,7 @@ class RepeatGuard:
         content: Any,
         source: Any,
         signal: Any,
-        next: Callable[..., Awaitable[Any]],  # noqa: A002
+        next: Callable[..., Awaitable[Any]],
     ) -> Any:
         if source.get("kind") == "user":
             self._forget(agent)
@@ -119,7 +119,7 @@ class RepeatGuard:
         self,
         execution: Execution,
         result: ToolResult,
-        next: Callable[..., Awaitable[PostToolDecision]],  # noqa: A002
+        next: Callable[..., Awaitable[PostToolDecision]],
     ) -> PostToolDecision:
         decision = await next()
         agent = execution.agent

@@ -23,6 +23,8 @@ import trio
 
 # Inherited descriptors start here, out of the way of the numbers that scripts like to use.
 _LEASH_FD = 64
+# A killed process is gone within moments, unless it hangs in the kernel, where nobody can help.
+_DEATH = 1.0
 _LINUX = sys.platform == "linux"
 
 
@@ -47,7 +49,8 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with trio.CancelScope(shield=True):
-            self._kill()
+            if self.group_alive():
+                await self._kill()
             if self._leash is not None:
                 os.close(self._leash)
                 self._leash = None
@@ -84,16 +87,20 @@ class Child:
         with trio.CancelScope(shield=True):
             self._find_strays()
             self._send(signal.SIGTERM)
-            with trio.move_on_after(grace):
-                pause = 0.002
-                while self.group_alive() or self._strays_alive():
-                    await trio.sleep(pause)
-                    pause = min(pause * 1.5, 0.05)
+            await self._until_gone(grace)
             self._find_strays()
-            self._kill()
+            await self._kill()
 
-    def _kill(self) -> None:
+    async def _kill(self) -> None:
         self._send(signal.SIGKILL)
+        await self._until_gone(_DEATH)
+
+    async def _until_gone(self, limit: float) -> None:
+        with trio.move_on_after(limit):
+            pause = 0.001
+            while self.group_alive() or self._strays_alive():
+                await trio.sleep(pause)
+                pause = min(pause * 1.5, 0.05)
 
     def _send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):

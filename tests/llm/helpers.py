@@ -91,9 +91,7 @@ def parse(pieces: Iterable[bytes], **keywords: Any) -> Answer:
 
 def events(*payloads: Any) -> bytes:
     """An event-stream body; a str goes in as it is, anything else as JSON."""
-    return b"".join(
-        b"data: " + (p if isinstance(p, str) else json.dumps(p)).encode() + b"\n\n" for p in payloads
-    )
+    return b"".join(b"data: " + (p if isinstance(p, str) else json.dumps(p)).encode() + b"\n\n" for p in payloads)
 
 
 def deltas(*parts: dict[str, Any], finish: str | None = "stop") -> bytes:

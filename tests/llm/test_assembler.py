@@ -42,7 +42,9 @@ FINISH: Any = {"type": "finish", "reason": {"kind": "stop"}}
 
 @pytest.mark.rule("LS-10")
 def test_a_repeated_start_is_ignored_and_deltas_open_blocks() -> None:
-    made = assemble(text(4, "a", "reasoning"), start(4, "text"), text(4, "b", "reasoning"), end(7, type="text", text="c"))
+    made = assemble(
+        text(4, "a", "reasoning"), start(4, "text"), text(4, "b", "reasoning"), end(7, type="text", text="c")
+    )
     assert made.blocks() == [{"type": "reasoning", "text": "ab"}, {"type": "text", "text": "c"}]
 
 

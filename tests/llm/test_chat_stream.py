@@ -45,9 +45,7 @@ def check(name: str, answer: Answer) -> None:
     text = "whole" if name == "nasty/json-200" else wanted["text"] + wanted.get("refusal", "")
     assert answer.text == text
     assert answer.reasoning == wanted["reasoning"]
-    calls = [
-        {"type": "tool-call", **c, "id": c["id"] or f"call-{i}"} for i, c in enumerate(wanted["toolCalls"])
-    ]
+    calls = [{"type": "tool-call", **c, "id": c["id"] or f"call-{i}"} for i, c in enumerate(wanted["toolCalls"])]
     # wire indices 3 and 1: blocks are numbered by first appearance (LS-2), the expectation sorts
     order = by_id if name == "nasty/tool-index-gap" else list
     if name not in FAILS or answer.error is None:

@@ -23,6 +23,8 @@ import pytest
 from scripts.lib import onefile
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# every test has a home of its own; what pip has fetched before is kept all the same
+PIP_CACHE = {"PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR") or str(Path.home() / ".cache/pip")}
 IN_CI = os.environ.get("CI") == "true"
 
 # Says what it was given; commands: cat (stdin to stdout), exit N, wait (until a signal comes).
@@ -125,7 +127,7 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None
 
 def build(folder: Path) -> None:
     """Build the real one as `folder/dsh`."""
-    subprocess.run([ROOT / "scripts/build", "-o", folder / "dsh"], check=True)
+    subprocess.run([ROOT / "scripts/build", "-o", folder / "dsh"], check=True, env={**os.environ, **PIP_CACHE})
 
 
 def debootstrap(folder: Path) -> None:

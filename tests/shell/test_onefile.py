@@ -150,7 +150,7 @@ def test_a_home_is_used_when_there_is_no_cache_setting(tiny: OneFile, tmp_path: 
 @as_root
 def test_a_cache_of_somebody_else_is_not_used(tiny: OneFile, tmp_path: Path) -> None:
     # what root sees with the HOME of the user who called sudo
-    cache, home = tmp_path / "cache", tmp_path / "home"
+    cache, home = tmp_path / "cache", tmp_path / "person"
     env = {"XDG_CACHE_HOME": str(cache), "HOME": str(home)}
     home.mkdir()
     (cache / "dsh/app").mkdir(parents=True)
@@ -166,7 +166,7 @@ def test_a_cache_of_somebody_else_is_not_used(tiny: OneFile, tmp_path: Path) -> 
 
 
 def test_a_read_only_cache_is_passed_over(tiny: OneFile, tmp_path: Path) -> None:
-    home = tmp_path / "home"
+    home = tmp_path / "person"
     home.mkdir()
     with mounted(tmp_path / "cache", "ro"):
         for _ in ("first start", "warm start"):
@@ -198,7 +198,7 @@ def test_a_noexec_cache_is_passed_over_and_left_empty(tiny: OneFile, tmp_path: P
 
 
 def test_a_full_cache_is_passed_over_in_words_and_left_empty(tiny: OneFile, tmp_path: Path) -> None:
-    cache, home = tmp_path / "cache", tmp_path / "home"
+    cache, home = tmp_path / "cache", tmp_path / "person"
     home.mkdir()
     with mounted(cache, "nr_inodes=8"):
         done = tiny.run(env={"XDG_CACHE_HOME": str(cache), "HOME": str(home)})
@@ -329,13 +329,18 @@ def test_a_damaged_file_is_told_and_leaves_nothing(tiny: OneFile, tmp_path: Path
     assert not tiny.folder(tmp_path / "cache").exists()
 
 
-def test_eight_first_starts_at_once_without_flock(tiny: OneFile, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lock", ["flock", "no flock"])
+def test_eight_first_starts_at_once(tiny: OneFile, tmp_path: Path, lock: str) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("chmod", "find", "gzip", "id", "mkdir", "mktemp", "mv", "rm", "sync", "tail", "tar"):
+    names = ["chmod", "find", "gzip", "id", "mkdir", "mktemp", "mv", "rm", "sleep", "sync", "tail"]
+    for name in [*names, "flock"] if lock == "flock" else names:
         found = shutil.which(name)
         assert found
         (tools / name).symlink_to(found)
+    # a slow tar that counts
+    (tools / "tar").write_text(f'#!/bin/sh\necho >>"{tmp_path}/count"\nsleep 0.2\nexec {shutil.which("tar")} "$@"\n')
+    (tools / "tar").chmod(0o755)
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": str(tools)}
     running = [tiny.start(str(number), env=env) for number in range(8)]
     for number, process in enumerate(running):
@@ -343,6 +348,8 @@ def test_eight_first_starts_at_once_without_flock(tiny: OneFile, tmp_path: Path)
         assert (process.returncode, err) == (0, "")
         assert f"['{number}']" in out
     assert leftovers(tmp_path / "cache") == []
+    if lock == "flock":
+        assert (tmp_path / "count").read_text() == "\n"
     # a broken folder heals on this way too
     (tiny.folder(tmp_path / "cache") / "whole").unlink()
     assert tiny.run(env=env).returncode == 0

@@ -19,6 +19,7 @@ import pytest
 
 from dsh._boot import FLAGS
 from scripts.lib import rules, tree
+from tests.shell.onefile_files import PIP_CACHE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -59,8 +60,9 @@ def run(*command: str | Path, **more) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Path:
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh clone."""
+    monkeypatch.setenv("PIP_CACHE_DIR", PIP_CACHE["PIP_CACHE_DIR"])
     return copy_checkout(tmp_path / "a fresh clone")
 
 

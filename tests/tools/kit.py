@@ -23,7 +23,7 @@ def make_agent(cwd: str | os.PathLike[str] | None = None, name: str = "s1") -> A
     session = SimpleNamespace(
         id=name,
         cwd=None if cwd is None else os.fspath(cwd),
-        append=lambda type, data: events.append((type, data)),
+        append=lambda kind, data: events.append((kind, data)),
     )
     return SimpleNamespace(id=name, session=session, events=events)
 

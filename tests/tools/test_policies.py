@@ -107,7 +107,6 @@ async def test_other_calls_and_new_prompts_reset_and_untracked_ones_do_not() -> 
     async def accept(*args: Any) -> Any:
         return {"kind": "allow"}
 
-    bench.host.hooks.waterfall
     await bench.host.hooks.waterfall(
         "agent/prompt-submit", bench.agent, accept, bench.agent, [], {"kind": "user"}, Signal()
     )

@@ -104,8 +104,7 @@ class Executor:
     async def run(self, spec: BashExecSpec) -> BashRunResult:
         """Run to the end. Only what the infrastructure did wrong raises (BA-18): ToolError, nothing left
         behind."""
-        signal = spec.signal or Signal()
-        if signal.cancelled:
+        if spec.signal is not None and spec.signal.cancelled:
             raise ToolError("the command was cancelled before it started")
         env = compose(spec.env, spec.dsh_env)
         out = Capture("stdout", spec.stdout_max_bytes, self._max_spill, self._spills)
@@ -115,9 +114,14 @@ class Executor:
         except (OSError, ValueError) as error:
             raise ToolError(_spawn_failure(spec.workdir, error)) from error
         try:
-            async with child:
-                timed_out, aborted = await self._supervise(child, spec, signal, out, err)
+            async with child, trio.open_nursery() as nursery:
+                signal = Signal(spec.signal)
+                nursery.start_soon(_forward_cancel, signal)
+                with trio.CancelScope(shield=True):
+                    timed_out, aborted = await self._supervise(child, spec, signal, out, err)
+                signal.detach()
                 code = child.returncode
+                nursery.cancel_scope.cancel()
                 assert code is not None
         finally:
             stdout, stderr = out.collected(), err.collected()
@@ -145,17 +149,24 @@ class Executor:
                 nursery.cancel_scope.deadline = trio.current_time() + self._grace
         timed_out = limit.cancelled_caught
         aborted = stop.cancelled_caught
-        with trio.CancelScope(shield=True):
-            if timed_out or aborted:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_pump, child.stdout, out)
-                    nursery.start_soon(_pump, child.stderr, err)
-                    await child.end(self._grace)
-                    await child.wait()
-                    nursery.cancel_scope.deadline = trio.current_time() + _LAST_DRAIN
-            elif child.group_alive():
-                await child.end(_LEFTOVER_GRACE)
+        if timed_out or aborted:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_pump, child.stdout, out)
+                nursery.start_soon(_pump, child.stderr, err)
+                await child.end(self._grace)
+                await child.wait()
+                nursery.cancel_scope.deadline = trio.current_time() + _LAST_DRAIN
+        elif child.group_alive():
+            await child.end(_LEFTOVER_GRACE)
         return timed_out, aborted
+
+
+async def _forward_cancel(signal: Signal) -> None:
+    """Turn trio's cancellation of the caller into the signal: a cancelled command is a result too (BA-18)."""
+    try:
+        await trio.sleep_forever()
+    except trio.Cancelled:
+        signal.cancel("caller")
 
 
 async def _pump(stream: trio.abc.ReceiveStream, capture: Capture) -> None:

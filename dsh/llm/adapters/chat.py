@@ -232,9 +232,7 @@ class ChatAdapter:
             except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
                 if watchdog.cancel_called:
                     raise self._timed_out(seconds) from error
-                await (
-                    trio.lowlevel.checkpoint_if_cancelled()
-                )  # LS-77: a cancellation of the caller goes first
+                await trio.lowlevel.checkpoint_if_cancelled()  # LS-77: a cancellation of the caller goes first
                 part = "request to" if exchange.response is None else "stream from"
                 raise self._transport(part, error) from error
         raise self._timed_out(seconds)
@@ -316,10 +314,17 @@ async def _drain(exchange: _Exchange) -> None:
 
 
 async def _close(exchange: _Exchange) -> None:
-    """LS-42: the connection is closed before control returns, and no error of that masks another."""
+    """LS-42: the connection is closed before control returns, and no error of that masks another.
+
+    The library reads through a chain of generators that only end together: by a read that is cancelled.
+    """
     response = exchange.response
-    if response is None:
+    if response is None or exchange.bytes is None:
         return
+    with trio.CancelScope() as ended, contextlib.suppress(Exception):
+        ended.cancel()
+        while await anext(exchange.bytes, None) is not None:
+            pass
     bound = trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSE_SECONDS)
     with bound, contextlib.suppress(Exception):  # LS-42
         await response.aclose()

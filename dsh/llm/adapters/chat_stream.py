@@ -221,9 +221,7 @@ class ChatStream:
         if not message:
             self._fail_type()
             return
-        message["tool_calls"] = [
-            {**_object(c), "index": at} for at, c in enumerate(_list(message.get("tool_calls")))
-        ]
+        message["tool_calls"] = [{**_object(c), "index": at} for at, c in enumerate(_list(message.get("tool_calls")))]
         self._usage = _object(body.get("usage")) or None
         self._choice({**choices[0], "delta": message})
         self._end()

@@ -1,0 +1,148 @@
+"""What commands share: opening the database, loading settings, naming sessions and times."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import click
+
+from dsh import query
+from dsh.core.errors import ConfigError, DshError, SessionError, UsageError
+from dsh.core.lossless import loads
+from dsh.kernel import config as configuration
+from dsh.kernel.config import Config
+from dsh.store.database import Database
+
+
+class NoHistory(DshError):
+    """There is no database yet, so there is nothing to find (exit 1)."""
+
+    code = "DB_MISSING"
+
+
+def db_flag(ctx: click.Context) -> str | None:
+    """What `--db` said, before or after the command's name."""
+    given = (ctx.obj or {}).get("db")
+    return None if given is None else str(given)
+
+
+def busy_timeout_ms() -> int:
+    """How long to wait for a lock. The value stored in the database cannot be known before it is open."""
+    return int(configuration.load()["store.busy_timeout_ms"])
+
+
+def open_database(flag: str | None) -> Database:
+    """The database, made if it is not there yet. StoreError names the file (exit 8)."""
+    return Database.open(configuration.database_path(flag), busy_timeout_ms=busy_timeout_ms())
+
+
+@contextmanager
+def reading(flag: str | None, *, read_only: bool = True) -> Iterator[Database]:
+    """The existing database, for commands that only read; NoHistory if there is none.
+
+    While it is open SIGTERM ends the program with 143, and Ctrl-C is heard inside a long statement.
+    """
+    path = configuration.database_path(flag)
+    if not path.exists():
+        raise NoHistory(f"no history yet: {path} does not exist", hint='it is made by: dsh run "QUESTION"')
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    db = Database.open(path, busy_timeout_ms=busy_timeout_ms(), read_only=read_only, create=False)
+    try:
+        db.hear_signals()
+        yield db
+    finally:
+        db.close()
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminated(number: int, frame: Any) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def load_config(db: Database | None) -> Config:
+    """The settings in force, those stored in the database included."""
+    return configuration.load(stored_settings(db) if db is not None else None)
+
+
+def stored_settings(db: Database) -> dict[str, Any]:
+    stored = {}
+    for key, value in query.rows(db, "settings"):
+        try:
+            stored[key] = loads(value)
+        except ValueError:
+            raise ConfigError(f"the stored setting {key} is not readable", hint=f"dsh config unset {key}") from None
+    return stored
+
+
+# --------------------------------------------------------------------------------------------------------- sessions
+
+
+def find_session(db: Database, typed: str) -> str:
+    """The session that a person means: an id, the beginning of one, `-` or `last` for the newest.
+
+    SESSION_NOT_FOUND (exit 2) with near ids.
+    """
+    if query.row(db, "session_state", session=typed):
+        return typed
+    if typed in ("-", "last"):
+        newest = query.row(db, "latest_session", cwd=None)
+        if newest is None:
+            raise SessionError("there is no session yet", code="SESSION_NOT_FOUND")
+        return str(newest[0])
+    found = [str(row[0]) for row in query.rows(db, "sessions_like", prefix=typed)] if typed else []
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SessionError(
+            f"several sessions begin with {typed!r}", code="SESSION_NOT_FOUND", hint=f"they are {', '.join(found)}"
+        )
+    raise SessionError(f"there is no session {typed!r}", code="SESSION_NOT_FOUND", hint="dsh sessions lists them")
+
+
+# ------------------------------------------------------------------------------------------------------------- time
+
+_AGO = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(?:(s)(?:ec(?:onds?)?)?|(m)(?:in(?:utes?)?)?|(h)(?:ours?)?|(d)(?:ays?)?|(w)(?:eeks?)?)(?:\s+ago)?",
+    re.IGNORECASE,
+)
+_SECONDS = (1, 60, 3600, 86400, 604800)
+
+
+def point_in_time(text: str, now_ms: int, *, end: bool) -> int:
+    """Epoch ms of what a person typed: an ISO date or time (local unless it says otherwise), `2h`, `3d ago`, `today`,
+    `yesterday`. A date alone is its first, with `end` its last millisecond. UsageError."""
+    from datetime import datetime, timedelta
+
+    typed = text.strip()
+    ago = _AGO.fullmatch(typed)
+    if ago:
+        unit = next(seconds for seconds, letter in zip(_SECONDS, ago.groups()[1:], strict=True) if letter)
+        return now_ms - int(float(ago[1]) * unit * 1000)
+    day = {"today": 0, "yesterday": 1}.get(typed.lower())
+    try:
+        if day is not None:
+            moment = datetime.fromtimestamp(now_ms / 1000).astimezone() - timedelta(days=day)
+            typed = moment.strftime("%Y-%m-%d")
+        whole_day = re.fullmatch(r"\d{4}-?\d\d-?\d\d", typed) is not None
+        moment = datetime.fromisoformat(typed).astimezone()
+        if whole_day and end:
+            moment += timedelta(days=1, milliseconds=-1)
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"{text!r} is not a point in time", hint="for example 2026-01-31, 2026-01-31T09:30, 2h, 3d, yesterday"
+        ) from None
+
+
+def folder(typed: str | None, here: bool) -> str | None:
+    """The absolute folder of `--cwd DIR` or `--here`."""
+    if typed is not None and here:
+        raise UsageError("--cwd and --here exclude each other")
+    if typed is not None:
+        return os.path.abspath(os.path.expanduser(typed))
+    return os.getcwd() if here else None

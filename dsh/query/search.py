@@ -1,0 +1,234 @@
+"""Full-text search over the history, for people.
+
+Two phases, because ranking every hit of a common word costs half a second on a million documents: the index alone
+finds the newest 5,000 hits and ranks those by bm25; only the best are looked at, until there are enough sessions; only
+what is shown has its text read and cut. Session, folder and type are tags in the index, so a filter by them is one
+more term of the match. Time is checked at each event, and narrowed beforehand to the sessions that reach into it.
+
+The rank here is for people. The order of the query service (SQ-54, SQ-55) and its cursors are another way of using
+the same index, words and snippets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dsh import query
+from dsh.core.errors import StoreError, UsageError
+from dsh.core.lossless import dumps
+from dsh.query.snippet import Span, snippet
+from dsh.query.words import Query, expression, parse
+from dsh.store import vocabulary, writes
+from dsh.store.database import Database
+from dsh.store.functions import DOCUMENT_TYPES, folder_tag, session_tag, type_tag
+
+NEWEST = 5000  # hits that are ranked
+_LOOK = 400  # ranked hits looked at for more sessions, before those found are left out of the match
+_ROUNDS = 4
+_BATCH = 50
+_SESSION_TAGS = 1000  # sessions a span of time is narrowed to
+_REFRESH_WAIT_MS = 1000  # for a lock, before searching what is indexed already
+
+TYPES: Mapping[str, tuple[str, ...]] = {
+    "user": ("user/message",),
+    "assistant": ("assistant/message",),
+    "steering": ("steering/message",),
+    "tool": ("tool/call", "tool/result"),
+    "call": ("tool/call",),
+    "result": ("tool/result",),
+    "todo": ("todo/write",),
+    "blocked": ("prompt/blocked",),
+    "error": ("turn/end",),
+    **{name: (name,) for name in DOCUMENT_TYPES},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What to search in: a session and, for a fork, what it inherited; sessions of exactly this folder (absolute
+    path); event types; a span of time in epoch ms, both ends included."""
+
+    session: str | None = None
+    cwd: str | None = None
+    types: tuple[str, ...] = ()
+    since: int | None = None
+    until: int | None = None
+
+    def admits(self, time: int) -> bool:
+        return (self.since is None or time >= self.since) and (self.until is None or time <= self.until)
+
+    @property
+    def timed(self) -> bool:
+        return self.since is not None or self.until is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An event that matches. `time` in epoch ms; `matches` are (start, end) in code points of `snippet`."""
+
+    session_id: str
+    seq: int
+    type: str
+    time: int
+    title: str | None
+    cwd: str | None
+    snippet: str
+    matches: tuple[Span, ...]
+
+
+@dataclass(slots=True)
+class Result:
+    """`capped`: there were more than NEWEST hits, and only the newest were ranked. `notes` are for people."""
+
+    hits: list[Hit] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    capped: bool = False
+
+
+def event_types(names: Iterable[str]) -> tuple[str, ...]:
+    """Event types from short or full names; UsageError for an unknown one."""
+    found: dict[str, None] = {}
+    for name in names:
+        if name not in TYPES:
+            raise UsageError(f"no type of event is called {name!r}", hint=f"known: {', '.join(TYPES)}")
+        found.update(dict.fromkeys(TYPES[name]))
+    return tuple(found)
+
+
+def refresh(db: Database) -> str | None:
+    """Index what was committed since the last time. If that cannot be, the reason: the search goes on without."""
+    patience, db.busy.timeout_ms = db.busy.timeout_ms, min(db.busy.timeout_ms, _REFRESH_WAIT_MS)
+    try:
+        writes.refresh_search(db)
+    except StoreError as error:
+        if error.code not in ("DB_BUSY", "DB_READONLY", "DB_FULL", "DB_IO"):
+            raise
+        return error.message
+    finally:
+        db.busy.timeout_ms = patience
+    return None
+
+
+def search(
+    db: Database, text: str, filters: Filters, *, limit: int, snippet_chars: int, all_hits: bool = False
+) -> Result:
+    """The best hit of each of the `limit` best sessions, or with `all_hits` the best hits whatever their session."""
+    wanted = parse(text)
+    result = Result(notes=wanted.notes)
+    if not wanted.groups:
+        return result
+    with db.snapshot():
+        found = _Search(db, wanted, filters, result).best(limit, all_hits)
+        result.hits = _shown(db, found, wanted, snippet_chars)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    id: int
+    session_id: str
+    seq: int
+    type: str
+    time: int
+
+
+class _Search:
+    """One search in one snapshot."""
+
+    def __init__(self, db: Database, wanted: Query, filters: Filters, result: Result) -> None:
+        self._db = db
+        self._filters = filters
+        self._result = result
+        self._owners: dict[str, int] = {}
+        if filters.session is not None:
+            self._owners = dict(query.rows(db, "search_lineage", session=filters.session))
+        tags = self._tags()
+        self._match = None if tags is None else expression(wanted, partial(vocabulary.words, db.path), tags)
+
+    def best(self, limit: int, all_hits: bool) -> list[_Head]:
+        """The heads of the hits to show, best first."""
+        found: list[_Head] = []
+        seen: dict[str, None] = {}
+        look = NEWEST if self._filters.timed or self._owners or all_hits else _LOOK
+        for _ in range(_ROUNDS):
+            ids = self._ranked(seen, look + 1)
+            for head in self._heads(ids[:look]):
+                if all_hits or head.session_id not in seen:
+                    found.append(head)
+                    seen[head.session_id] = None
+                    if len(found) == limit:
+                        return found
+            if len(ids) <= look:
+                break
+        return found
+
+    def _ranked(self, without: Iterable[str], limit: int) -> list[int]:
+        """Ids of the best of the newest hits, best first, of other sessions than these."""
+        match = self._match
+        if match is None:
+            return []
+        left_out = " OR ".join(session_tag(id) for id in without)
+        if left_out:
+            match = f"({match}) NOT (tags : ({left_out}))"
+        bound = query.row(self._db, "search_bound", match=match, newest=NEWEST)
+        self._result.capped = self._result.capped or bound is not None
+        low = bound[0] + 1 if bound else 0
+        rows = query.rows(self._db, "search_ranked", match=match, low=low, limit=limit)
+        rows.sort(key=lambda row: (row[1], -row[0]))
+        return [row[0] for row in rows]
+
+    def _heads(self, ids: list[int]) -> Iterator[_Head]:
+        for at in range(0, len(ids), _BATCH):
+            for row in query.rows(self._db, "search_heads", ids=dumps(ids[at : at + _BATCH])):
+                head = _Head(*row)
+                last = self._owners.get(head.session_id, -1) if self._owners else head.seq
+                if head.seq <= last and self._filters.admits(head.time):
+                    yield head
+
+    def _tags(self) -> list[list[str]] | None:
+        """Clauses of tags; None if nothing can match."""
+        filters = self._filters
+        clauses: list[list[str]] = []
+        if self._owners:
+            clauses.append([session_tag(id) for id in self._owners])
+        if filters.cwd is not None:
+            clauses.append([folder_tag(filters.cwd)])
+        if filters.types:
+            clauses.append([type_tag(type_) for type_ in filters.types])
+        if filters.timed and not self._owners:
+            rows = query.rows(
+                self._db, "sessions_in_time", since=filters.since, until=filters.until, limit=_SESSION_TAGS + 1
+            )
+            if not rows:
+                return None
+            # The newest hits of so many sessions are the newest of all, unless the span ends in the past.
+            if len(rows) <= _SESSION_TAGS or filters.until is not None:
+                clauses.append([session_tag(row[0]) for row in rows[:_SESSION_TAGS]])
+        return clauses
+
+
+def _shown(db: Database, heads: list[_Head], wanted: Query, limit: int) -> list[Hit]:
+    texts = {row[0]: row[1:] for row in query.rows(db, "search_texts", ids=dumps([head.id for head in heads]))}
+    hits: list[Hit] = []
+    for head in heads:
+        text, title, cwd = texts[head.id]
+        cut = snippet(text, wanted.terms, limit)
+        hits.append(Hit(head.session_id, head.seq, head.type, head.time, title, cwd, cut.text, cut.matches))
+    return hits
+
+
+def as_json(hit: Hit) -> dict[str, Any]:
+    """The object that `dsh search --json` prints."""
+    return {
+        "sessionId": hit.session_id,
+        "seq": hit.seq,
+        "type": hit.type,
+        "time": hit.time,
+        "title": hit.title,
+        "cwd": hit.cwd,
+        "snippet": hit.snippet,
+        "matches": [list(span) for span in hit.matches],
+    }
