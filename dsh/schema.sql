@@ -155,12 +155,12 @@ CREATE VIEW tool_call(session_id, turn, step, call_id, name, arguments, seq, res
     AND r.data ->> 'callId' = c.data ->> 'callId' AND r.op = '"append"'
     AND r.data ->> 'step' = c.data ->> 'step' AND r.data ->> 'turn' = c.data ->> 'turn';
 
-CREATE VIEW usage(session_id, turn, step, provider, model, input_tokens, output_tokens, cache_read_tokens,
+CREATE VIEW usage(session_id, turn, step, start_seq, provider, model, input_tokens, output_tokens, cache_read_tokens,
     cache_write_tokens, reasoning_tokens) AS  -- one row per step that reported (SE-35), failed attempts too
-  SELECT session_id, turn, step, provider, model, u ->> 'inputTokens', u ->> 'outputTokens', u ->> 'cacheReadTokens',
+  SELECT session_id, turn, step, start_seq, provider, model, u ->> 'inputTokens', u ->> 'outputTokens', u ->> 'cacheReadTokens',
     u ->> 'cacheWriteTokens', u ->> 'reasoningTokens'
   FROM (
-    SELECT s.name AS session_id, b.data ->> 'turn' AS turn, b.data ->> 'step' AS step,
+    SELECT s.name AS session_id, b.data ->> 'turn' AS turn, b.data ->> 'step' AS step, b.seq AS start_seq,
       h.data ->> '$.header.config.provider' AS provider, h.data ->> '$.header.config.model' AS model,
       coalesce(
         (SELECT c.data -> '$.chunk.usage' FROM _event c

@@ -175,7 +175,7 @@ def calls(
     return _stream(body, finish, usage, delay, reasoning, pieces)
 
 
-def tool_call(name: str, arguments: Any, id: str = "call_1", **keywords: Any) -> Reply:  # noqa: A002 (wire name)
+def tool_call(name: str, arguments: Any, id: str = "call_1", **keywords: Any) -> Reply:
     """An answer with one tool call; keywords as for `calls`."""
     return calls((name, arguments, id), **keywords)
 
@@ -404,7 +404,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: _Server
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
     def setup(self) -> None:

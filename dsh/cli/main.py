@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
             code = _command(arguments)
         sys.stdout.flush()
         return code
-    except BaseException as error:  # the one place where every failure ends
+    except BaseException as error:  # noqa: BLE001 - the one place where every failure ends
         return _exit_code(error)
 
 

@@ -68,6 +68,11 @@ def one_line(text: str | None) -> str:
     return printable(_BLANKS.sub(" ", text).strip()) if text else ""
 
 
+def title(text: str | None) -> str:
+    """A session's title, as long as a line can bear."""
+    return fit(one_line(text), 80)
+
+
 def write(text: str) -> None:
     sys.stdout.write(text)
 

@@ -109,8 +109,9 @@ def _print(result: Result, as_lines: bool) -> int:
         elif output.is_terminal():
             _block(hit, first=index == 0)
         else:
-            place, title, cwd = f"{hit.session_id}:{hit.seq}", hit.title, hit.cwd
-            output.line("\t".join(map(output.one_line, (place, output.utc(hit.time), hit.type, title, cwd, hit.snippet))))
+            place = f"{hit.session_id}:{hit.seq}"
+            cells = (place, output.utc(hit.time), hit.type, output.title(hit.title), hit.cwd, hit.snippet)
+            output.line("\t".join(map(output.one_line, cells)))
     if result.capped:
         output.remark(f"very many hits; the newest {NEWEST} were ranked")
     return 0
@@ -121,12 +122,12 @@ def _block(hit: Hit, *, first: bool) -> None:
     if not first:
         output.line()
     place = output.style(output.one_line(f"{hit.session_id}:{hit.seq}"), output.HEADING)
-    title = output.style(output.fit(output.one_line(hit.title) or "(no title)", 60), output.BOLD)
+    title = output.style(output.title(hit.title) or "(no title)", output.BOLD)
     about = "  ".join(filter(None, (output.local(hit.time), output.one_line(output.home_shortened(hit.cwd)))))
     output.line(f"{place}  {title}  {output.style(about, output.DIM)}")
-    parts, at = [], 0
+    text, at = "    ", 0
     for start, end in hit.matches:
-        parts += [output.printable(hit.snippet[at:start]), output.style(output.printable(hit.snippet[start:end]), output.MATCH)]
+        match = output.style(output.printable(hit.snippet[start:end]), output.MATCH)
+        text += output.printable(hit.snippet[at:start]) + match
         at = end
-    parts.append(output.printable(hit.snippet[at:]))
-    output.line("    " + "".join(parts))
+    output.line(text + output.printable(hit.snippet[at:]))

@@ -26,7 +26,7 @@ class _Folding(dict[int, int]):
 
     def __missing__(self, code: int) -> int:
         character = chr(code)
-        base, *rest = unicodedata.normalize("NFD", character)
+        base, *rest = list(unicodedata.normalize("NFD", character))
         if any(not unicodedata.combining(mark) for mark in rest):  # hangul falls apart into letters, not marks
             base = character
         lowered = base.lower()

@@ -19,7 +19,8 @@ from typing import Any
 from dsh import query
 from dsh.core.errors import StoreError, UsageError
 from dsh.core.lossless import dumps
-from dsh.query.snippet import Span, snippet
+from dsh.query.folding import Span
+from dsh.query.snippet import snippet
 from dsh.query.words import Query, expression, parse
 from dsh.store import vocabulary, writes
 from dsh.store.database import Database
@@ -170,7 +171,7 @@ class _Search:
         match = self._match
         if match is None:
             return []
-        left_out = " OR ".join(session_tag(id) for id in without)
+        left_out = " OR ".join(session_tag(name) for name in without)
         if left_out:
             match = f"({match}) NOT (tags : ({left_out}))"
         bound = query.row(self._db, "search_bound", match=match, newest=NEWEST)
@@ -193,7 +194,7 @@ class _Search:
         filters = self._filters
         clauses: list[list[str]] = []
         if self._owners:
-            clauses.append([session_tag(id) for id in self._owners])
+            clauses.append([session_tag(owner) for owner in self._owners])
         if filters.cwd is not None:
             clauses.append([folder_tag(filters.cwd)])
         if filters.types:

@@ -1,4 +1,4 @@
-"""The query language of people: what was typed, as an expression of the full-text index and as patterns to find in text.
+"""The query language of people: what was typed, as an expression of the index and as tokens to find in text.
 
     two words        both, anywhere in one event
     "two words"      next to each other, in this order

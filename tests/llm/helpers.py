@@ -116,8 +116,8 @@ async def collect(chunks: AsyncGenerator[Chunk, None]) -> Answer:
     got: list[Chunk] = []
     try:
         async with aclosing(chunks):
-            async for chunk in chunks:
-                got.append(chunk)
+            async for chunk in chunks:  # not extend(): what came before a failure is wanted
+                got.append(chunk)  # noqa: PERF401
     except LlmError as error:
         return Answer(got, error)
     return Answer(got)

@@ -152,7 +152,7 @@ async def test_silence_ends_in_a_timeout(reply: Reply) -> None:
 
 @pytest.mark.rule("LS-76")
 async def test_comments_and_empty_deltas_do_not_reset_the_watchdog() -> None:
-    idle = [b": keep-alive\n\n", 0.06, event({"choices": [{"delta": {"content": ""}}]}), 0.06] * 20
+    idle: list[bytes | float] = [b": keep-alive\n\n", 0.06, event({"choices": [{"delta": {"content": ""}}]}), 0.06] * 20
     with FakeProvider(raw(event({"choices": [{"delta": {"content": "a"}}]}), *idle)) as fake:
         with trio.fail_after(5):
             answer = await ask(fake.base_url, idle_timeout_ms=300)
@@ -180,8 +180,8 @@ async def test_a_cancellation_passes_through_and_closes_the_connection() -> None
             got: list[str] = []
             with trio.move_on_after(0.3) as scope:
                 async with aclosing(made.stream(request())) as chunks:
-                    async for chunk in chunks:
-                        got.append(chunk["type"])
+                    async for chunk in chunks:  # not extend(): what came before the cancellation is wanted
+                        got.append(chunk["type"])  # noqa: PERF401
             assert scope.cancelled_caught
             assert got == ["block-start", "text-delta"]
             assert fake.requests[0].gone.wait(2)

@@ -21,11 +21,8 @@ def wire(*messages: Message, dialect: Any = DEEPSEEK, **keywords: Any) -> list[A
 
 
 def assistant(*content: Any, provider: str = "p", **provenance: Any) -> Message:
-    return {
-        "role": "assistant",
-        "content": list(content),
-        "provenance": {"provider": provider, "model": "m", **provenance},
-    }
+    made: Any = {"provider": provider, "model": "m", **provenance}
+    return {"role": "assistant", "content": list(content), "provenance": made}
 
 
 def call(call_id: str = "c", arguments: str = "{}") -> Any:
@@ -75,7 +72,11 @@ def test_absent_options_are_absent() -> None:
 
 @pytest.mark.rule("LS-56")
 def test_an_appended_history_keeps_its_bytes() -> None:
-    history = [user("a"), assistant(thought("r"), call()), {"role": "user", "content": [result("c", text("o"))]}]
+    history: list[Message] = [
+        user("a"),
+        assistant(thought("r"), call()),
+        {"role": "user", "content": [result("c", text("o"))]},
+    ]
     short = encode(body(DEEPSEEK, request(*history)))
     longer = encode(body(DEEPSEEK, request(*history, user("b"))))
     end = short.index(b'],"stream"')

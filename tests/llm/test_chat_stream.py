@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_recorded_stream_in_random_pieces(fixtures: Path, name: str) -> None:
     whole = parse([body], content_type=content_type(name))
     for _ in range(5):
         edges = sorted({0, len(body), *(rng.randint(0, len(body)) for _ in range(rng.randint(1, 30)))})
-        pieces = [body[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        pieces = [body[a:b] for a, b in pairwise(edges)]
         assert parse(pieces, content_type=content_type(name)).chunks == whole.chunks
 
 
@@ -381,7 +382,7 @@ def test_empty_lines_before_the_stream_do_not_pile_up() -> None:
     for _ in range(1000):
         assert stream.feed(b"\r\n") == []
     assert b"".join(stream._body) == b""
-    assert [c["type"] for c in stream.feed(deltas({"content": "a"}))][0] == "block-start"
+    assert stream.feed(deltas({"content": "a"}))[0]["type"] == "block-start"
 
 
 # --- whatever comes
@@ -392,9 +393,33 @@ JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["choices", "delta", "index", "content", "reasoning", "reasoning_content", "reasoning_details"]
-                + ["tool_calls", "function", "name", "arguments", "id", "finish_reason", "usage", "error", "message"]
-                + ["type", "text", "thinking", "code", "status_code", "x_groq", "refusal", "prompt_tokens", "object"]
+                [
+                    "choices",
+                    "delta",
+                    "index",
+                    "content",
+                    "reasoning",
+                    "reasoning_content",
+                    "reasoning_details",
+                    "tool_calls",
+                    "function",
+                    "name",
+                    "arguments",
+                    "id",
+                    "finish_reason",
+                    "usage",
+                    "error",
+                    "message",
+                    "type",
+                    "text",
+                    "thinking",
+                    "code",
+                    "status_code",
+                    "x_groq",
+                    "refusal",
+                    "prompt_tokens",
+                    "object",
+                ]
             ),
             inner,
             max_size=5,

@@ -248,5 +248,5 @@ def test_error_objects_in_a_stream(event: Any, code: str) -> None:
 
 
 def test_ordinary_events_are_no_failures() -> None:
-    for event in ({"error": None}, {"choices": []}, {"choices": [{"delta": {}, "error": None}]}, [], None):
-        assert stream_failure("P", event) is None
+    events: list[Any] = [{"error": None}, {"choices": []}, {"choices": [{"delta": {}, "error": None}]}, [], None]
+    assert [stream_failure("P", e) for e in events] == [None] * len(events)

@@ -36,8 +36,9 @@ def config_file(text: str) -> Config:
 
 
 def header(provider: str, model: str, **rest: Any) -> CallConfig:
-    made: CallConfig = {"provider": provider, "model": model, **rest}
-    return made
+    made: Any = {"provider": provider, "model": model, **rest}
+    config: CallConfig = made
+    return config
 
 
 async def pick(config: Config = EMPTY, env: dict[str, str] | None = None, **keywords: Any) -> tuple[str, str]:
@@ -84,7 +85,8 @@ async def test_nothing_configured_names_the_three_ways_on() -> None:
 
 @pytest.mark.rule("LS-90")
 async def test_a_provider_without_its_key_names_the_variable() -> None:
-    for keywords in ({"provider": "openai"}, {"model": "openai/gpt-5"}):
+    asked: list[Any] = [{"provider": "openai"}, {"model": "openai/gpt-5"}]
+    for keywords in asked:
         error = await refused(env=DS, **keywords)
         assert "OPENAI_API_KEY" in error.message
     error = await refused(env=DS, provider="deepsek")
@@ -121,7 +123,7 @@ async def test_the_configured_provider_and_model() -> None:
     ],
 )
 @pytest.mark.rule("LS-91")
-async def test_the_model_flag(keywords: dict[str, str], wanted: tuple[str, str]) -> None:
+async def test_the_model_flag(keywords: Any, wanted: tuple[str, str]) -> None:
     assert await pick(env={**DS, **OR}, **keywords) == wanted
 
 

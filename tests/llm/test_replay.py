@@ -78,7 +78,7 @@ async def test_recorded_files(tmp_path: Path) -> None:
 async def test_bad_files_are_named_at_once(tmp_path: Path) -> None:
     for content in ("{", "[]", '{"nothing": 1}', '{"sse": "missing.sse"}'):
         (tmp_path / "bad.jsonl").write_text(content, "utf-8")
-        with pytest.raises(ConfigError, match="bad.jsonl"):
+        with pytest.raises(ConfigError, match=r"bad\.jsonl"):
             ReplayAdapter(tmp_path / "bad.jsonl")
     with pytest.raises(ConfigError):
         ReplayAdapter(tmp_path / "missing.sse")

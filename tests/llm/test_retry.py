@@ -22,8 +22,9 @@ POLICY = RetryPolicy(2, 500, 10_000, 0.1, frozenset({"SERVER", "RATE_LIMIT"}))
 
 
 def failure(code: str = "SERVER", **rest: Any) -> LlmFailure:
-    made: LlmFailure = {"message": "m", "code": code, **rest}
-    return made
+    made: Any = {"message": "m", "code": code, **rest}
+    failed: LlmFailure = made
+    return failed
 
 
 def middle() -> float:

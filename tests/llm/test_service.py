@@ -28,16 +28,17 @@ class Described(Scripted):
         self.info, self.models, self.model = info, models, model
 
     def provider_info(self, provider: str) -> ProviderInfo:
-        return self.info or {"id": provider, "name": provider}
+        info: ProviderInfo = self.info or {"id": provider, "name": provider}
+        return info
 
     async def list_models(self, provider: str) -> list[ModelInfo]:
         models: list[ModelInfo] = self.models or []
         return models
 
     async def resolve_model(self, provider: str, model: str) -> ResolvedModel:
-        base: Any = {"provider": provider, "id": model, "name": model}
-        resolved: ResolvedModel = {**base, **(self.model or {})}
-        return resolved
+        resolved: Any = {"provider": provider, "id": model, "name": model, **(self.model or {})}
+        described: ResolvedModel = resolved
+        return described
 
 
 def setup(*adapters: tuple[str, Any], **settings: Any) -> tuple[Host, LlmService]:
@@ -201,10 +202,12 @@ async def test_a_direct_call_fixes_its_adapter_before_it_resolves() -> None:
 
 @pytest.mark.rule("LS-26")
 def test_configurations_compare_by_field() -> None:
-    base: Any = {"provider": "p", "model": "m"}
-    assert same_config({**base, "stop": ["a"], "temperature": 1}, {**base, "temperature": 1.0, "stop": ["a"]})
-    assert not same_config(base, {**base, "stop": []})
-    assert not same_config({**base, "stop": ["a", "b"]}, {**base, "stop": ["b", "a"]})
+    def config(**rest: Any) -> Any:
+        return {"provider": "p", "model": "m", **rest}
+
+    assert same_config(config(stop=["a"], temperature=1), config(temperature=1.0, stop=["a"]))
+    assert not same_config(config(), config(stop=[]))
+    assert not same_config(config(stop=["a", "b"]), config(stop=["b", "a"]))
 
 
 # --- interception
@@ -251,7 +254,7 @@ async def test_a_request_of_the_loop_is_not_to_be_changed() -> None:
     made, service = setup(("p", adapter))
 
     def change(request: Request, next: Next) -> AsyncIterator[Chunk]:
-        return next(request.changed(model="x") if False else request.changed(system="more"))
+        return next(request.changed(system="more"))
 
     made.root.on("llm/stream", change)
     assert (await collect(service.stream(request()))).text == "ok"

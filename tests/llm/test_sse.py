@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ def decode(body: bytes, cuts: list[int] | None = None) -> list[SseEvent]:
     decoder = SseDecoder()
     edges = [0, *sorted(c % (len(body) + 1) for c in cuts or []), len(body)]
     found: list[SseEvent] = []
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in pairwise(edges):
         found += decoder.feed(body[a:b])
     return found
 

@@ -23,7 +23,7 @@ event_type.declare("llm/retry")
 
 
 class _Session(Protocol):
-    def append(self, type: str, data: Any) -> Any: ...  # noqa: A002 (the log's own word)
+    def append(self, type: str, data: Any) -> Any: ...
 
 
 class _Agent(Protocol):
@@ -43,7 +43,7 @@ def setup(ctx: Context, *, rand: Callable[[], float] = random.random) -> None:
         failure: LlmFailure,
         prior: Sequence[LlmFailure],
         signal: Signal,
-        next: Callable[..., Awaitable[dict[str, Any]]],  # noqa: A002 (the hook's own word)
+        next: Callable[..., Awaitable[dict[str, Any]]],
     ) -> dict[str, Any]:
         retry = None if signal.cancelled else decide(policy, failure, prior, rand)
         if retry is None:
