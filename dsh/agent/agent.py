@@ -240,5 +240,3 @@ def error_reason(step: int, error: BaseException) -> dict[str, Any]:
     if isinstance(code, str):
         reason["code"] = code
     return reason
-
-

@@ -138,5 +138,3 @@ def install_prompt(host: Host, tools: Tools) -> Prompt:
     prompt.tools(ctx, "tools", lambda c: tools.schemas(c.agent))
     ctx.provide(Prompt, prompt)
     return prompt
-
-

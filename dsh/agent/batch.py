@@ -138,9 +138,7 @@ def _error(text: str, info: dict[str, str]) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": True, "error": info}
 
 
-async def run_batch(
-    agent: Agent, tools: Tools, turn: int, step: int, blocks: Sequence[Block], signal: Signal
-) -> None:
+async def run_batch(agent: Agent, tools: Tools, turn: int, step: int, blocks: Sequence[Block], signal: Signal) -> None:
     agent.deferring = True
     try:
         with trio.CancelScope(shield=True):

@@ -48,7 +48,8 @@ def compare(request: Request, sessions: Sessions) -> None:
         ("tools", list(request.tools), header.get("tools", [])),
     ):
         if dumps(asked) != dumps(expected):
-            raise InvariantError(f"the {what} of a request differ from the log: {dumps(asked)} is not {dumps(expected)}")
+            both = f"{dumps(asked)} is not {dumps(expected)}"
+            raise InvariantError(f"the {what} of a request differ from the log: {both}")
     if not all(_frozen(part) for part in (request.config, *request.messages, *request.tools)):
         raise InvariantError("a request of the loop can be changed")
 

@@ -122,5 +122,5 @@ def context_data(context: HookContext) -> dict[str, Any]:
 
 
 def interrupt_reason_of(signal: Signal) -> dict[str, str] | None:
-    """Why a turn's signal fired, for those who were given it; None for a live one or a reason of another kind (AL-72)."""
+    """Why a turn's signal fired; None for a live one or a reason of another kind (AL-72)."""
     return {"kind": signal.reason} if signal.reason in ("user", "parent", "disposed") else None

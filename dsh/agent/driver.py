@@ -72,10 +72,9 @@ async def run_turn(agent: Agent, loop: Loop, item: Item, signal: Signal) -> None
     except Interrupted:
         pass
     except Exception as raised:  # noqa: BLE001 - AL-50: recorded and reported, then the turn is closed
-        error = only(raised)
         if not signal.cancelled:
-            reason = error_reason(loop.step, error)
-            agent.report_error(turn, loop.step, error)
+            reason = error_reason(loop.step, only(raised))
+            agent.report_error(turn, loop.step, only(raised))
     except BaseException:  # an outer cancellation: the program ends
         await _close(agent, loop, turn, {"kind": "disposed" if agent.status == "disposed" else "aborted"})
         raise

@@ -7,6 +7,7 @@ line away leaves the rest working.
 from __future__ import annotations
 
 BUILTIN: tuple[str, ...] = (
+    "dsh.tools.policies",
     "dsh.capabilities.retry",
     "dsh.capabilities.fs",
     "dsh.capabilities.fs_search",

@@ -5,14 +5,14 @@ task of its own. When the reader has gone, `broken` tells why, and the run is ca
 
 A step's text may turn out to be a remark before a tool call, or belong to a try that fails and is made again; neither
 is the answer, and what is in a pipe cannot be taken back. So into anything but a terminal a step's text is held for
-the first second or 2,000 characters, and flows from then on. A remark that ends within that goes nowhere; a terminal
-shows everything as it comes.
+the first second or 2,000 characters, and flows from then on. What was held of a remark or a failed try is dropped when
+the next step begins; if none does, it is all there is, and goes out (HD-4, HD-9). A terminal shows everything at once.
 """
 
 from __future__ import annotations
 
-import errno
 import os
+import select
 import stat
 from collections import deque
 
@@ -26,7 +26,7 @@ _PIECE = 4096  # PIPE_BUF: so much fits once a pipe says it can be written
 class Writer:
     """Bytes on their way to a descriptor, written in order by `run`."""
 
-    def __init__(self, fd: int = 1) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
         self.broken: OSError | None = None
         self._queue: deque[bytes] = deque()
@@ -70,9 +70,15 @@ class Writer:
                 self.broken = error
                 return
 
-    @property
-    def reader_left(self) -> bool:
-        return self.broken is not None and self.broken.errno in (errno.EPIPE, errno.ECONNRESET)
+
+def write_all(fd: int, text: str) -> None:
+    """Write everything, waiting where the descriptor does not block by itself; OSError as it comes."""
+    data = text.encode("utf-8", "replace")
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            select.select([], [fd], [])
 
 
 class Answer:
@@ -80,14 +86,14 @@ class Answer:
 
     def __init__(self, writer: Writer, *, live: bool) -> None:
         self._writer = writer
-        self._live = live
+        self.live = live
         self._held: list[str] = []
         self._held_chars = 0
         self._since: float | None = None
         self._last = ""  # the last character written
 
     def delta(self, text: str) -> None:
-        if self._live:
+        if self.live:
             self._out(text)
             return
         now = trio.current_time()
@@ -104,25 +110,32 @@ class Answer:
         self._held.clear()
         self._held_chars = 0
 
+    def _drop(self) -> None:
+        self._held.clear()
+        self._held_chars = 0
+        self._since = None
+
     def _out(self, text: str) -> None:
         if text:
             self._writer.put(text)
             self._last = text[-1]
 
-    def step_ends(self, *, is_answer: bool) -> None:
-        """The step's text is complete: it was (part of) the answer, or a remark."""
+    def step_begins(self) -> None:
+        """What is still held belongs to a remark or to a try that failed: it was not the answer."""
+        self._drop()
+        self._end_line()
+
+    def message_ends(self, *, is_answer: bool) -> None:
+        """The step's text is complete: the answer, or a remark before tool calls."""
         if is_answer:
             self._release()
-        self._held.clear()
-        self._held_chars = 0
-        self._since = None
-        if not is_answer:
-            self._end_line()
 
-    def turn_ends(self, *, completed: bool) -> None:
-        """One newline after an answer, an empty one too; nothing after a failure that said nothing (HD-4)."""
-        if completed and not self._last:
-            self._out("\n")
+    def turn_ends(self, answer: str | None, *, completed: bool) -> None:
+        """The rest of what was said, or all of it if nothing was written. One newline after an answer, an empty one
+        too; nothing after a failure that said nothing (HD-4, HD-9)."""
+        self._release()
+        if not self._last:
+            self._out(answer or ("\n" if completed else ""))
         self._end_line()
 
     def _end_line(self) -> None:

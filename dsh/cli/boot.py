@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ async def program(db: Database, config: Config) -> AsyncIterator[Program]:
     host.root.provide(Tools, tools)
     host.root.provide(Sessions, sessions)
     install_prompt(host, tools)
+    if os.environ.get("DSH_CHECK") == "1":
+        from dsh.agent import checker
+
+        checker.install(host.root)
     async with trio.open_nursery() as nursery:
         agents = Agents(host, sessions, nursery)
         host.root.provide(Agents, agents)

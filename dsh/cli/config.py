@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dsh import query
 from dsh.cli import output
 from dsh.cli.common import db_flag, load_config, open_database
 from dsh.cli.group import db_option
@@ -93,12 +94,16 @@ def set_(ctx: click.Context, key: str, value: str) -> int:
 @click.pass_context
 def unset(ctx: click.Context, key: str) -> int:
     """Forget a stored value. Not an error if there is none."""
+    stored = False
     if configuration.database_path(db_flag(ctx)).exists():
         db = open_database(db_flag(ctx))
         try:
+            stored = any(row[0] == key for row in query.rows(db, "settings"))
             writes.unset_setting(db, key)
         finally:
             db.close()
+    if not stored:  # a key that only another version knows can be removed all the same
+        _known(key)
     return 0
 
 

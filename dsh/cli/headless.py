@@ -12,21 +12,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import trio
-from dsh.cli.common import load_config, open_database
 
 from dsh import query
 from dsh.agent.agent import Agent
 from dsh.agent.prompt import Prompt
 from dsh.cli import piped
-from dsh.cli.answer import Answer, Writer
+from dsh.cli.answer import Answer, Writer, write_all
 from dsh.cli.boot import Program, program
+from dsh.cli.common import load_config, open_database
 from dsh.cli.outcome import Outcome
 from dsh.cli.progress import Progress
 from dsh.cli.watch import Watch
@@ -40,6 +40,8 @@ from dsh.llm import providers
 from dsh.session.session import Session
 from dsh.session.sessions import resolve_id
 from dsh.store.database import Database
+
+LAST_WRITE_S = 1.0  # for a reader that is slow to take the rest, once the run was told to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,41 +70,59 @@ class Options:
 
 def run(options: Options, prompt: str | None) -> int:
     """Run once; the exit code is that of docs/cli.md. With `--json` the last line is the result, whatever happens."""
-    began = time.monotonic()
     progress = Progress(quiet=options.quiet)
-    outcome = Outcome(began)
+    outcome = Outcome(time.monotonic())
+
+    def terminated(number: int, frame: Any) -> NoReturn:
+        outcome.signal = outcome.signal or signal.Signals(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminated)
     try:
+        _check(options)
         content = read_prompt(prompt)
         db = open_database(options.db)
         try:
             trio.run(_main, options, content, db, progress, outcome, strict_exception_groups=True)
         finally:
             db.close()
-    except BaseException as raised:
+    except BaseException as raised:  # noqa: BLE001 - the run ends here, whatever it was; foreign errors go on below
         error = _single(raised)
         if isinstance(error, KeyboardInterrupt):
             outcome.signal = outcome.signal or signal.SIGINT
-        elif isinstance(error, DshError):
-            outcome.fail(error)
         else:
             outcome.fail(error)
-            if options.as_json:
-                _last_line(outcome)
-            raise error from None
-    progress.close()
+            if not isinstance(error, DshError):
+                if options.as_json:
+                    _last_line(outcome)
+                raise error from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        progress.close()
     if options.as_json:
         _last_line(outcome)
-    line = outcome.line()
-    if line is not None:
+    for line in outcome.lines():
         progress.failure(line)
     return outcome.exit_code()
+
+
+def _check(options: Options) -> None:
+    """What the command line cannot say about its options."""
+    if options.go_on and options.resume:
+        raise UsageError("--continue and --resume exclude each other")
+    if options.tools is not None and options.no_tools:
+        raise UsageError("--tools and --no-tools exclude each other")
+    if options.cwd is not None and not os.path.isdir(options.cwd):
+        raise UsageError(f"--cwd {options.cwd} is not a folder")
 
 
 def _last_line(outcome: Outcome) -> None:
     if outcome.reader_left:
         return
-    sys.stdout.write(dumps(outcome.result()) + "\n")
-    sys.stdout.flush()
+    try:
+        write_all(sys.stdout.fileno(), dumps(outcome.result()) + "\n")
+    except OSError as error:
+        outcome.broken(error)
 
 
 def _single(error: BaseException) -> BaseException:
@@ -131,21 +151,35 @@ def read_prompt(prompt: str | None) -> list[Block]:
 async def _main(options: Options, content: list[Block], db: Database, progress: Progress, outcome: Outcome) -> None:
     config = load_config(db).with_flags(loop__max_steps=options.max_steps, reasoning_effort=options.effort)
     resumed = _resumed_id(db, options)
-    folder = os.path.abspath(options.cwd or os.getcwd())
-    if resumed is not None:
-        state = query.row(db, "session_state", session=resumed)
-        folder = (state[3] if state else None) or folder
-        if not os.path.isdir(folder):
-            raise UsageError(f"the folder of session {resumed} is gone: {folder}")
-    async with _signals(outcome, db), program(db, config) as running:
-        route = await _route(options, running, config, db, resumed, progress)
-        setup = _setup(options, running)
-        if resumed is None:
-            agent = await running.agents.create(route, meta={"cwd": folder}, setup=setup)
-        else:
-            agent = await running.agents.resume(resumed, route, setup=setup)
-        outcome.agent = agent
-        await _turn(options, content, running, agent, progress, outcome)
+    folder = _folder_of(db, resumed) or _here(options)
+    if not os.path.isdir(folder):
+        raise UsageError(f"the folder of session {resumed} is gone: {folder}")
+    writer = Writer(sys.stdout.fileno())
+    with trio.CancelScope() as scope:
+        end = _End(scope, outcome)
+        with _signals(outcome, db, end):
+            async with program(db, config) as running:
+                route = await _route(options, running, config, db, resumed, progress)
+                setup = _setup(options, running, writer)
+                if resumed is None:
+                    agent = await running.agents.create(route, meta={"cwd": folder}, setup=setup)
+                else:
+                    agent = await running.agents.resume(resumed, route, setup=setup)
+                outcome.agent = agent
+                await _turn(options, content, running, agent, writer, progress, outcome, end)
+
+
+def _here(options: Options) -> str:
+    try:
+        return os.path.abspath(options.cwd or os.getcwd())
+    except FileNotFoundError:
+        raise UsageError("the current folder does not exist any more", hint="name another with --cwd DIR") from None
+
+
+def _folder_of(db: Database, session: str | None) -> str | None:
+    """Where a session that goes on has worked."""
+    state = query.row(db, "session_state", session=session) if session is not None else None
+    return state[3] if state else None
 
 
 def _resumed_id(db: Database, options: Options) -> str | None:
@@ -153,7 +187,7 @@ def _resumed_id(db: Database, options: Options) -> str | None:
         return resolve_id(db, options.resume)
     if not options.go_on:
         return None
-    folder = os.path.abspath(options.cwd or os.getcwd())
+    folder = _here(options)
     found = query.row(db, "latest_session", cwd=folder)
     if found is None:
         raise SessionError(
@@ -209,85 +243,128 @@ async def _choose(
     return await choose()
 
 
-def _setup(options: Options, running: Program) -> Any:
-    """What is registered for this run's agent alone: its system text, its tools, its step limit."""
+def _setup(options: Options, running: Program, writer: Writer) -> Callable[[Context], None]:
+    """What is registered for this run's agent alone: its system text, its tools, the log as JSON lines."""
 
     def setup(ctx: Context) -> None:
         if options.system is not None:
             running.host.get(Prompt).section(ctx, "deployment:persona", 0, options.system.replace("{{", "{\u200b{"))
+        if options.as_json:
+            ctx.on("session/event", lambda session, event: writer.put(_json_line(session, event)))
         known = sorted(running.tools.visible(None))
         if options.no_tools and known:
             running.tools.restrict(ctx, deny=known)
         elif options.tools is not None:
-            names = [n.strip() for n in options.tools.split(",") if n.strip()]
-            unknown = [n for n in names if n.removeprefix("-") not in known]
-            if unknown or not names:
-                raise UsageError(f"--tools: no tool is called {', '.join(unknown) or '(nothing)'}; known: {', '.join(known)}")
-            deny = [n[1:] for n in names if n.startswith("-")]
-            running.tools.restrict(ctx, allow=[n for n in names if not n.startswith("-")] or None, deny=deny or None)
+            _select_tools(options.tools, known, running, ctx)
 
     return setup
 
 
-@asynccontextmanager
-async def _signals(outcome: Outcome, db: Database) -> AsyncIterator[None]:
-    """SIGINT and SIGTERM cancel the turn; a second one ends the program at once (HD-10)."""
-    async with trio.open_nursery() as nursery:
+def _select_tools(wanted: str, known: list[str], running: Program, ctx: Context) -> None:
+    names = [n.strip() for n in wanted.split(",") if n.strip()]
+    unknown = [n for n in names if n.removeprefix("-") not in known]
+    if unknown or not names:
+        missing = ", ".join(unknown) or "(nothing)"
+        raise UsageError(f"--tools: no tool is called {missing}; known: {', '.join(known)}")
+    deny = [n[1:] for n in names if n.startswith("-")]
+    running.tools.restrict(ctx, allow=[n for n in names if not n.startswith("-")] or None, deny=deny or None)
 
-        async def listen() -> None:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
-                async for number in received:
-                    if outcome.signal is not None:
-                        os._exit(128 + outcome.signal)
-                    outcome.signal = signal.Signals(number)
-                    if outcome.agent is not None and outcome.agent.signal is not None:
-                        outcome.agent.cancel("user")
-                    else:
-                        nursery.cancel_scope.cancel()
 
-        nursery.start_soon(listen)
+def _json_line(session: Session, event: Event) -> str:
+    return dumps({"sessionId": session.id, **event}) + "\n"
+
+
+class _End:
+    """Ends the run before its time, for a signal or the time limit: the turn is cancelled, closed and flushed, and what
+    it said goes out. Before the turn there is nothing to close; after it a reader that does not read is waited for
+    only LAST_WRITE_S."""
+
+    def __init__(self, scope: trio.CancelScope, outcome: Outcome) -> None:
+        self._scope = scope
+        self._outcome = outcome
+        self._writing: trio.CancelScope | None = None
+
+    def __call__(self) -> None:
+        agent = self._outcome.agent
+        if agent is not None and agent.signal is not None:
+            agent.cancel("user")
+        elif self._outcome.reason is None:
+            self._scope.cancel()
+        elif self._writing is not None:
+            self._writing.deadline = trio.current_time() + LAST_WRITE_S
+
+    def only_writing_is_left(self, scope: trio.CancelScope) -> None:
+        self._writing = scope
+        if self._outcome.signal is not None or self._outcome.limit is not None:
+            scope.deadline = trio.current_time() + LAST_WRITE_S
+
+
+@contextmanager
+def _signals(outcome: Outcome, db: Database, end: Callable[[], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM end the run; a second one ends the program at once (HD-10).
+
+    The handler itself is called between two steps of Python, so also while SQLite waits for a lock: that wait ends.
+    """
+    token = trio.lowlevel.current_trio_token()
+
+    def received(number: int, frame: Any) -> None:
+        if outcome.signal is not None:
+            os._exit(128 + outcome.signal)
+        outcome.signal = signal.Signals(number)
+        db.busy.give_up = True
+        token.run_sync_soon(heard)
+
+    def heard() -> None:
+        db.busy.give_up = False
+        end()
+
+    before = {number: signal.signal(number, received) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
         yield
-        nursery.cancel_scope.cancel()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _turn(
-    options: Options, content: list[Block], running: Program, agent: Agent, progress: Progress, outcome: Outcome
+    options: Options,
+    content: list[Block],
+    running: Program,
+    agent: Agent,
+    writer: Writer,
+    progress: Progress,
+    outcome: Outcome,
+    end: _End,
 ) -> None:
-    writer = Writer()
-    answer = None if options.as_json else Answer(writer, live=os.isatty(1))
+    answer = None if options.as_json else Answer(writer, live=os.isatty(writer.fd))
     watch = Watch(agent, outcome, progress, answer)
-
-    def on_event(session: Session, event: Event) -> None:
-        if session is agent.session:
-            if options.as_json:
-                writer.put(dumps({"sessionId": session.id, **event}) + "\n")
-            watch.event(event)
-
-    agent.ctx.on("session/event", on_event)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(progress.run)
+        if options.timeout is not None:
+            nursery.start_soon(_limit_time, options.timeout, outcome, end)
         async with trio.open_nursery() as writing:
             writing.start_soon(_write, writer, agent, outcome)
-            if options.timeout is not None:
-                nursery.start_soon(_limit_time, options.timeout, agent, outcome)
+            await agent.when_idle()  # HD-3: what session-start listeners have begun is no part of the task
+            agent.ctx.on("session/event", lambda _, event: watch.event(event))
             agent.followup(content)
             await agent.when_idle()
             outcome.reports = running.host.reports
             watch.close()
             writer.finish()
+            end.only_writing_is_left(writing.cancel_scope)
         nursery.cancel_scope.cancel()
+    outcome.read_usage(agent)
+    progress.summary(outcome.summary())
 
 
 async def _write(writer: Writer, agent: Agent, outcome: Outcome) -> None:
     await writer.run()
     if writer.broken is not None:
-        outcome.broken(writer)
+        outcome.broken(writer.broken)
         agent.cancel("user")
 
 
-async def _limit_time(seconds: float, agent: Agent, outcome: Outcome) -> None:
+async def _limit_time(seconds: float, outcome: Outcome, end: _End) -> None:
     await trio.sleep(seconds)
     outcome.limit = ("TIME_LIMIT", f"stopped after {seconds:g} s")
-    agent.cancel("user")
-
-
+    end()

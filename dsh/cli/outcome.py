@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import signal as signals
 import time
 from typing import Any
 
 from dsh import query
 from dsh.agent.agent import Agent
-from dsh.cli.answer import Writer
 from dsh.core.errors import DshError, code_of, exit_code, failure_object, retryable
 
 _USAGE = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens", "reasoningTokens")
@@ -37,16 +37,13 @@ class Outcome:
         self._error = failure_object(error)
         self._hint = error.hint if isinstance(error, DshError) else None
 
-    def broken(self, writer: Writer) -> None:
+    def broken(self, error: OSError) -> None:
         """Standard output could not be written (HD-11)."""
-        if writer.reader_left:
+        if error.errno in (errno.EPIPE, errno.ECONNRESET):
             self.reader_left = True
-        elif writer.broken is not None:
-            self._error = {
-                "code": "OUTPUT",
-                "message": f"standard output cannot be written: {writer.broken.strerror}",
-                "retryable": False,
-            }
+        elif self._error is None:
+            message = f"standard output cannot be written: {error.strerror}"
+            self._error = {"code": "OUTPUT", "message": message, "retryable": False}
 
     def read_usage(self, agent: Agent) -> None:
         if self.turn is None:
@@ -79,7 +76,8 @@ class Outcome:
             case "max-tokens":
                 return {"code": "MAX_TOKENS", "message": "the answer reached its token limit", "retryable": False}
             case "rejected":
-                return {"code": "REJECTED", "message": reason.get("reason") or "the prompt was rejected", "retryable": False}
+                why = reason.get("reason") or "the prompt was rejected"
+                return {"code": "REJECTED", "message": why, "retryable": False}
             case "none":
                 return self._unstarted()
             case kind:
@@ -122,21 +120,26 @@ class Outcome:
             line["error"] = error
         return line
 
-    def line(self) -> str | None:
-        """Why there is no (whole) answer, as one line; None if there is nothing to say."""
+    def lines(self) -> list[str]:
+        """Why there is no (whole) answer, then a way on if there is one; nothing if there is nothing to say."""
         error = self.error()
-        if error is None or (self.reader_left and self._error is None):
-            return None
+        if error is None or (self._error is None and self._reader_saw_enough):
+            return []
         where = f"turn {self.turn}: " if self.turn is not None else ""
         text = f"{where}{error['message']} ({error['code']})"
-        return f"{text}\ndsh: {self._hint}" if self._hint else text
+        return [text, self._hint] if self._hint else [text]
+
+    @property
+    def _reader_saw_enough(self) -> bool:
+        """The reader left, and nothing else went wrong (HD-11)."""
+        return self.reader_left and (self.reason or {}).get("kind") in (None, "completed", "aborted")
 
     def exit_code(self) -> int:
         if self._error is not None:
             return 1 if self._error["code"] == "OUTPUT" else exit_code(self._error["code"])
         if self.signal is not None:
             return 128 + self.signal
-        if self.reader_left:
+        if self._reader_saw_enough:
             return 0
         error = self.error()
         if error is None:
@@ -154,5 +157,3 @@ class Outcome:
         if self.agent is not None:
             parts.append(f"session {self.agent.id}")
         return " · ".join(parts)
-
-

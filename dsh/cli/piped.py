@@ -36,11 +36,14 @@ def read(*, required: bool) -> str | None:
         return None
     parts: list[bytes] = []
     size = 0
-    while part := os.read(0, 65536):
-        parts.append(part)
-        size += len(part)
-        if size > LIMIT_BYTES:
-            raise UsageError(f"standard input is longer than {LIMIT_BYTES // 1024 // 1024} MiB")
+    try:
+        while part := os.read(0, 65536):
+            parts.append(part)
+            size += len(part)
+            if size > LIMIT_BYTES:
+                raise UsageError(f"standard input is longer than {LIMIT_BYTES // 1024 // 1024} MiB")
+    except OSError as error:  # a folder, a terminal that has gone
+        raise UsageError(f"standard input cannot be read: {error.strerror}") from error
     return b"".join(parts).decode("utf-8", "replace") or None
 
 

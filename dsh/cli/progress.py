@@ -9,6 +9,8 @@ from typing import Any
 
 import trio
 
+from dsh.cli.output import one_line
+
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _CLEAR = "\r\x1b[2K"
 
@@ -29,12 +31,12 @@ class Progress:
     def notice(self, text: str) -> None:
         if not self._quiet:
             self._erase()
-            self._write(f"dsh: {text}\n")
+            self._write(f"dsh: {one_line(text)}\n")
 
     def failure(self, text: str) -> None:
         """A line that also `-q` shows: why there is no answer."""
         self._erase()
-        self._write(f"dsh: {text}\n")
+        self._write(f"dsh: {one_line(text)}\n")
 
     def tool(self, title: str, *, failed: bool, seconds: float) -> None:
         """A finished tool call, kept on a terminal."""

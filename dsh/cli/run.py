@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 import click
-
-from dsh.core.errors import UsageError
 
 
 @click.command("run", short_help="Ask once and print the answer.")
@@ -22,7 +18,7 @@ from dsh.core.errors import UsageError
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="End the turn after N model requests.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Limit the tokens of one model answer.")
 @click.option("--temperature", type=float, metavar="T", help="Sampling temperature.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="End the run after so long.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="End the run then.")
 @click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the newest session of this folder.")
 @click.option("-r", "--resume", metavar="ID", help="Go on with this session; the beginning of its id is enough.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON Lines; the last line is the result.")
@@ -35,13 +31,9 @@ def command(ctx: click.Context, /, prompt: str | None, **options: object) -> int
     PROMPT is the question; with - it is read from standard input. What is piped in beside a prompt is appended to it.
     Progress goes to standard error. The session is kept: dsh search finds it, dsh run -c goes on with it.
     """
+    from dsh.core import lean
+
+    lean.load_trio()  # before anything imports it whole
     from dsh.cli.headless import Options, run
 
-    given = Options(**options, db=(ctx.obj or {}).get("db"))  # type: ignore[arg-type]
-    if given.go_on and given.resume:
-        raise UsageError("--continue and --resume exclude each other")
-    if given.tools is not None and given.no_tools:
-        raise UsageError("--tools and --no-tools exclude each other")
-    if given.cwd is not None and not os.path.isdir(given.cwd):
-        raise UsageError(f"--cwd {given.cwd} is not a folder")
-    return run(given, prompt)
+    return run(Options(**options, db=(ctx.obj or {}).get("db")), prompt)  # type: ignore[arg-type]

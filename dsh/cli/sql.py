@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -43,14 +44,34 @@ def command(ctx: click.Context, query: str | None, form: str | None) -> int:
                 output.line(f"{output.style(view, output.BOLD)}({', '.join(columns)})")
             return 0
         text = sys.stdin.read() if query == "-" else query
-        if not text.strip():
-            raise UsageError("the query is empty")
+        _check_single(text)
         try:
             names, rows = db.stream(text)
             _print(names, rows, form)
         except DshError as error:
             raise _explained(error, db) from error
     return 0
+
+
+_PIECE = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<end>;)|.""", re.DOTALL
+)
+
+
+def _check_single(text: str) -> None:
+    """Refuse nothing at all, and a second statement, whose rows would come out as if they were the first one's."""
+    ended, empty = False, True
+    for piece in _PIECE.finditer(text):
+        if piece["comment"] or piece[0].isspace():
+            continue
+        if piece["end"]:
+            ended = True
+        elif ended and not empty:
+            raise UsageError("more than one statement; dsh sql runs one at a time")
+        else:
+            empty = False
+    if empty:
+        raise UsageError("the query is empty")
 
 
 def _views(db: Database) -> dict[str, list[str]]:
@@ -65,7 +86,8 @@ def _explained(error: DshError, db: Database) -> DshError:
     if error.code == "DB_READONLY":
         return UsageError("dsh sql only reads", hint="dsh config, dsh run and stock sqlite3 change things")
     if error.code == "VIEWS_ONLY" or error.message.startswith("no such table"):
-        return UsageError(error.message, hint=f"views: {', '.join(_views(db))}")
+        message = error.message.replace("not allowed:", "only the views can be queried:")
+        return UsageError(message, hint=f"views: {', '.join(_views(db))}")
     if error.code.startswith("DB_") or error.code == "LOG_CORRUPT":
         return error
     return UsageError(error.message, hint="dsh sql without a query lists views and columns")

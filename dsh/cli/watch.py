@@ -33,6 +33,8 @@ class Watch:
 
     def _step_start(self, event: Event, data: Any) -> None:
         self._outcome.steps += 1
+        if self._answer is not None:
+            self._answer.step_begins()
         self._progress.doing(f"asking {self._agent.options.get('model', 'the model')}")
 
     def _assistant_chunk(self, event: Event, data: Any) -> None:
@@ -41,7 +43,7 @@ class Watch:
         if kind == "text-delta":
             self._progress.count(len(chunk["text"]))
             if self._answer is not None:
-                self._progress.text_flows(True)
+                self._progress.text_flows(self._answer.live)
                 self._answer.delta(chunk["text"])
         elif kind == "reasoning-delta":
             self._progress.count(len(chunk["text"]))
@@ -54,11 +56,9 @@ class Watch:
         if any(b["type"] == "text" for b in content):
             self._outcome.answer = text_of(content)
         if self._answer is not None:
-            self._answer.step_ends(is_answer=not any(b["type"] == "tool-call" for b in content))
+            self._answer.message_ends(is_answer=not any(b["type"] == "tool-call" for b in content))
 
     def _step_end(self, event: Event, data: Any) -> None:
-        if self._answer is not None:
-            self._answer.step_ends(is_answer=False)
         self._progress.text_flows(False)
 
     def _tool_call(self, event: Event, data: Any) -> None:
@@ -84,8 +84,6 @@ class Watch:
 
     def close(self) -> None:
         """The turn is over and flushed."""
-        self._outcome.read_usage(self._agent)
         if self._answer is not None:
-            self._answer.turn_ends(completed=self._outcome.completed)
+            self._answer.turn_ends(self._outcome.answer, completed=self._outcome.completed)
         self._progress.text_flows(False)
-        self._progress.summary(self._outcome.summary())

@@ -7,7 +7,6 @@ exactly once, here.
 
 from __future__ import annotations
 
-import email.utils
 import math
 import re
 import time
@@ -245,6 +244,8 @@ def parse_retry_after(value: str | None, now: float | None = None) -> float | No
     if value.isascii() and value.isdigit():
         wait: float = int(value) * 1000 if len(value) < 12 else 0
     else:
+        import email.utils
+
         try:
             at = email.utils.parsedate_to_datetime(value).timestamp()
         except (ValueError, TypeError, OverflowError):

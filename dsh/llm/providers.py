@@ -7,7 +7,6 @@ the network unless the answer is needed: a run with a key and a model starts wit
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -99,6 +98,8 @@ class _Chooser:
         if name == LOCAL:
             hint = "dsh models install local"
         else:
+            import difflib
+
             near = difflib.get_close_matches(name, {**self.usable(), **BUILT_IN}, 3, 0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else _configured_hint(self.usable())
         raise ConfigError(f"{what} {name!r} is not configured", code="NO_MODEL", hint=hint)
@@ -199,6 +200,8 @@ async def _first(chooser: _Chooser, model: str | None) -> Route:
 def _no_such(chooser: _Chooser, model: str, route: Route) -> ConfigError:
     """`NAME/MODEL` where NAME is no route and the chosen provider has no such ids."""
     name = model.partition("/")[0]
+    import difflib
+
     known = [f"{r.name}/{m}" for r in chooser.usable().values() for m in _known_ids(r)]
     near = difflib.get_close_matches(model, known, 3, 0.4) or known[:3]
     why = f"provider {name!r} is not configured"

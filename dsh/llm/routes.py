@@ -181,4 +181,4 @@ def _for_url(url: str, provider: str | None, routes: Mapping[str, Route], env: M
         key = clean_key(env.get("DSH_API_KEY", ""), "DSH_API_KEY") or known.key
         return replace(known, base_url=url, key=key, missing=None, explicit_url=True)
     name = provider or urlsplit(url).netloc.rpartition("@")[2]
-    return Route(name, name, url, key=key, explicit_url=True)
+    return Route(name, "model server", url, key=key, explicit_url=True)

@@ -30,7 +30,7 @@ def repair(db: Database, session: Session) -> int:
     at = found[0] if found else 0
     with db.transaction():
         if step is not None:
-            for call_id, call_seq in query.rows(db, "unanswered_calls", session=session.id, turn=turn, step=step):
+            for call_id, call_seq in query.rows(db, "unanswered_calls", session=session.id):
                 session.record(
                     "tool/result",
                     _closing_result(turn, step, call_id, started=call_seq is not None),

@@ -65,7 +65,8 @@ class Sessions:
     def prepare_stored(self, id: str, *, holder: str | None = None) -> Session:
         """The stored session `id`, still private, with its last turn closed (PE-30, PE-73).
 
-        SESSION_NOT_FOUND; SESSION_LEASED while another process drives it; LOG_CORRUPT, VERSION_UNSUPPORTED.
+        SESSION_NOT_FOUND; SESSION_LEASED while another process drives it; LOG_CORRUPT, LEGACY_EVENT,
+        VERSION_UNSUPPORTED. Nothing is repaired if a check fails.
         """
         if id in self._live:
             raise SessionError(f"session {id} is already live", code="SESSION_ALREADY_EXISTS")
@@ -78,6 +79,7 @@ class Sessions:
         session.claim(holder or secrets.token_hex(8))
         try:
             session.load_state()
+            check_log(self.db, id)
             repair(self.db, session)
         except BaseException:
             session.release()
@@ -170,6 +172,17 @@ def _inherited(header: SessionHeader, seed_length: int) -> dict[str, Any]:
     if "cwd" in header:
         meta["cwd"] = header["cwd"]
     return meta
+
+
+def check_log(db: Database, id: str) -> None:
+    """Refuse a stored log that is not what was written (PE-10, PE-32): LEGACY_EVENT, LOG_CORRUPT, naming the seq."""
+    found = query.row(db, "log_check", session=id)
+    length, events, last, legacy, unreadable = found or (0, 0, None, None, None)
+    if legacy is not None:
+        raise SessionError(f"event {legacy} of session {id} is of a kind that is no longer read", code="LEGACY_EVENT")
+    if events != length or last != length - 1 or unreadable is not None:
+        what = f"event {unreadable} cannot be read" if unreadable is not None else f"{events} of {length} events are there"
+        raise SessionError(f"session {id} is damaged: {what}", code="LOG_CORRUPT", hint="dsh doctor checks everything")
 
 
 def check_envelope(event: Event, index: int) -> None:

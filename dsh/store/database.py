@@ -49,9 +49,12 @@ class Database:
                 if not create:
                     raise StoreError(f"there is no database at {path} yet", code="DB_MISSING")
                 _create_file(path)
-            db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX)
+            sealed = read_only and _sealed(path)
+            name = f"{path.absolute().as_uri()}?immutable=1" if sealed else str(path)
+            uri = apsw.SQLITE_OPEN_URI if sealed else 0
+            db = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX | uri)
             try:
-                _prepare(db, path, busy)
+                _prepare(db, path, busy, sealed=sealed)
                 database = cls(db, path, busy)
                 if read_only:
                     db.execute("PRAGMA query_only = 1")
@@ -114,14 +117,15 @@ class Database:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Several reads of one state of the database; inside a transaction, of its state."""
+        if self._db.in_transaction:
+            yield
+            return
         with _our_errors(self.path, self.busy):
-            if self._db.in_transaction:
-                yield
-                return
             self._db.execute("BEGIN")
-            try:
-                yield
-            finally:
+        try:
+            yield  # an error of the block, a broken pipe for example, is none of the database's
+        finally:
+            with _our_errors(self.path, self.busy):
                 self._db.execute("COMMIT")
 
     def sync(self) -> None:
@@ -200,7 +204,8 @@ class BusyWait:
 
 def _create_file(path: Path) -> None:
     """Make an empty file only its owner can read, and its folder; what exists keeps its mode (PE-54)."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in reversed(path.parents):
+        folder.mkdir(mode=0o700, exist_ok=True)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -208,8 +213,16 @@ def _create_file(path: Path) -> None:
             raise StoreError(f"{path} is not a regular file", code="DB_FOREIGN") from None
 
 
-def _prepare(db: apsw.Connection, path: Path, busy: BusyWait) -> None:
+def _sealed(path: Path) -> bool:
+    """Whether this is a finished database where nothing can be written, like one on a CD or in a snapshot. SQLite
+    wants to make its -shm file there even to read, unless it is told that the file will not change."""
+    return not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal")
+
+
+def _prepare(db: apsw.Connection, path: Path, busy: BusyWait, *, sealed: bool) -> None:
     db.set_busy_handler(busy)
+    # What another program left in a -wal file is not to be moved into a database that turns out not to be ours.
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(_has_wal(path)))
     # A statement re-prepares itself when it is bound again and statistics exist, which would run the guard anew on
     # every execution; with a stable query plan a cached statement pays nothing.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -230,9 +243,10 @@ def _prepare(db: apsw.Connection, path: Path, busy: BusyWait) -> None:
             source.close()
 
     migrations.migrate(db, backup=backup)
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     # Readers never wait for the writer and the writer never for readers. Set after the schema check, so that a
     # database that is not ours keeps its mode (PE-53).
-    if db.pragma("journal_mode") != "wal":
+    if not sealed and db.pragma("journal_mode") != "wal":
         _retry(busy, lambda: db.pragma("journal_mode", "wal"))
     # A commit reaches the operating system at once and the disk at the next checkpoint or sync(): a killed process
     # loses nothing, and chunks do not cost a disk write each.
@@ -242,6 +256,13 @@ def _prepare(db: apsw.Connection, path: Path, busy: BusyWait) -> None:
     # Sorting and trigger bookkeeping in memory: with files for it an append costs half as much again.
     db.execute("PRAGMA temp_store = MEMORY")
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+
+
+def _has_wal(path: Path) -> bool:
+    try:
+        return os.path.getsize(f"{path}-wal") > 0
+    except OSError:
+        return False
 
 
 def _retry(busy: BusyWait, action: Callable[[], Any]) -> None:
@@ -325,7 +346,8 @@ def translate(error: apsw.Error, path: Path, busy: BusyWait) -> DshError:
         return StoreError(f"{path} is damaged ({text})", code="DB_DAMAGED", hint="dsh doctor checks the whole file")
     if isinstance(error, apsw.FullError):
         return StoreError(f"{path} cannot grow: the disk is full", code="DB_FULL")
-    if isinstance(error, apsw.ReadOnlyError):
+    cannot_open = isinstance(error, apsw.CantOpenError) and not os.access(path.parent, os.W_OK)
+    if isinstance(error, apsw.ReadOnlyError) or cannot_open:
         return StoreError(f"{path} cannot be written", code="DB_READONLY")
     if isinstance(error, (apsw.IOError, apsw.CantOpenError, apsw.PermissionsError)):
         return StoreError(f"{path} cannot be read or written ({text})", code="DB_IO")

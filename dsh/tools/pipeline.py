@@ -94,6 +94,13 @@ async def _accept(_: Execution, __: ToolResult) -> PostToolDecision:
     return {"kind": "accept"}
 
 
+def _kind_of(decision: object) -> str:
+    """The kind of a listener's decision; one that forgot to return any is a failing listener."""
+    if not isinstance(decision, dict) or not isinstance(decision.get("kind"), str):
+        raise InvariantError(f"a listener of the tool pipeline returned {decision!r} instead of a decision")
+    return str(decision["kind"])
+
+
 def _directory_of(execution: Execution) -> str:
     """Where relative paths of the call start (TC-4): its session's directory, else the process's."""
     if execution.cwd:
@@ -156,7 +163,7 @@ class Call:
             decision = await self._hooks.waterfall("tools/pre-execute", execution.agent, _allow, execution)
         if scope.cancelled_caught:
             return failure(AbortError.before_dispatch())
-        kind = decision["kind"]
+        kind = _kind_of(decision)
         reason: str | None = decision.get("reason")
         if kind == "ask":
             granted, reason = await self._ask(reason)
@@ -308,15 +315,16 @@ class Call:
         self._hooks.notify("tools/result", execution.agent, execution, result)
         return result
 
-    def _decided(self, decision: PostToolDecision, result: ToolResult) -> ToolResult:
+    def _decided(self, decision: Any, result: ToolResult) -> ToolResult:
+        kind = _kind_of(decision)
         added = tuple(decision.get("additionalContexts") or ())
-        if decision["kind"] == "block":
+        if kind == "block":
             feedback = decision.get("feedback") or []
             lines = [b.get("text", "") if b["type"] == "text" else f"[{b['type']} content]" for b in feedback]
             message = "\n".join(lines) or "the result of this tool call was blocked"
             return failure(message, contexts=added, content=feedback or [text_block(f"Error: {message}")])
-        if decision["kind"] != "accept":
-            raise InvariantError(f"{decision['kind']!r} is no decision about a tool result")
+        if kind != "accept":
+            raise InvariantError(f"{kind!r} is no decision about a tool result")
         if "value" in decision:
             if "content" in decision or result.is_error or self._definition is None:
                 raise InvariantError("a value can replace only the value of a success, and not beside content")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ _LINUX = sys.platform == "linux"
 class Child:
     """A running command with pipes on its output; `pid` is also the id of its group and session."""
 
-    def __init__(self, process: trio.Process, leash: int | None) -> None:
+    def __init__(self, process: trio.Process, leash: int | None, far_fd: int | None) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         self.pid = process.pid
@@ -40,6 +41,8 @@ class Child:
         self.stdin = process.stdin
         self._process = process
         self._leash = leash
+        self._leash_fd = far_fd
+        self._leash_name = None if leash is None else f"pipe:[{os.fstat(leash).st_ino}]"
         self._strays: dict[int, str] = {}
 
     async def __aenter__(self) -> Child:
@@ -49,7 +52,7 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with trio.CancelScope(shield=True):
-            if self.group_alive():
+            if self.group_alive() or self._strays_alive():
                 await self._kill()
             if self._leash is not None:
                 os.close(self._leash)
@@ -81,14 +84,26 @@ class Child:
         table = _processes()
         return not table or any(p.group == self.pid and p.state not in "ZX" for p in table.values())
 
-    async def end(self, grace: float) -> None:
-        """SIGTERM to the group, SIGKILL after `grace` seconds or as soon as all are gone (BA-16). Not
-        cancellable."""
+    def lingers(self) -> bool:
+        """Whether anything of the group or session is left behind. Usually two system calls tell that nothing
+        is."""
+        if self.group_alive():
+            return True
+        if self._leash is None or not self._leash_held():
+            return False
+        self._find_strays(everywhere=False)
+        return bool(self._strays_alive())
+
+    async def end(self, grace: float, *, everywhere: bool = True) -> None:
+        """SIGTERM, then SIGKILL after `grace` seconds or once all are gone (BA-16). Not cancellable.
+
+        `everywhere` includes descendants that have left the session.
+        """
         with trio.CancelScope(shield=True):
-            self._find_strays()
+            self._find_strays(everywhere)
             self._send(signal.SIGTERM)
             await self._until_gone(grace)
-            self._find_strays()
+            self._find_strays(everywhere)
             await self._kill()
 
     async def _kill(self) -> None:
@@ -109,20 +124,32 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
-    def _find_strays(self) -> None:
-        """Remember descendants outside the group: of the same session, or with a parent known to be ours."""
+    def _leash_held(self) -> bool:
+        """Whether some process still holds the far end: one that was started by the command, however
+        indirectly."""
+        assert self._leash is not None
+        poll = select.poll()
+        poll.register(self._leash, 0)
+        return not poll.poll(0)
+
+    def _find_strays(self, everywhere: bool) -> None:
+        """Remember processes outside the group: those of the session and, if wanted, everywhere those that
+        hold the leash or have a parent known to be ours."""
         table = _processes()
-        ours = {self.pid, *self._strays_alive(table)}
-        grown = True
-        while grown:
-            more = {
-                pid
-                for pid, p in table.items()
-                if pid not in ours and (p.parent in ours or p.session == self.pid or p.group == self.pid)
-            }
-            grown = bool(more)
-            ours |= more
+        ours = {pid for pid, p in table.items() if p.session == self.pid or p.group == self.pid}
+        ours |= {self.pid, *self._strays_alive(table)}
+        if everywhere:
+            ours |= {pid for pid in table if self._holds_leash(pid)}
+            while more := {pid for pid, p in table.items() if pid not in ours and p.parent in ours}:
+                ours |= more
+        ours.discard(os.getpid())
         self._strays |= {pid: table[pid].started for pid in ours if pid in table and table[pid].group != self.pid}
+
+    def _holds_leash(self, pid: int) -> bool:
+        try:
+            return self._leash_name is not None and os.readlink(f"/proc/{pid}/fd/{self._leash_fd}") == self._leash_name
+        except OSError:
+            return False
 
     def _strays_alive(self, table: Mapping[int, _Process] | None = None) -> list[int]:
         if not self._strays:
@@ -193,7 +220,7 @@ async def spawn(argv: Sequence[str], *, cwd: str, env: Mapping[str, str] | None 
     finally:
         if far is not None:
             os.close(far)
-    return Child(process, near)
+    return Child(process, near, far)
 
 
 def _leash_pair() -> tuple[int | None, int | None]:

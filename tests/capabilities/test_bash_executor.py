@@ -7,6 +7,7 @@ import signal as signals
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,13 @@ from dsh.capabilities.bash.executor import BashExecRequest, BashRunResult, Execu
 from dsh.core.errors import ConfigError, ToolError
 from dsh.kernel.config import Config
 from dsh.kernel.signal import Signal
+
+
+@pytest.fixture(autouse=True)
+def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spill files stay where the test run cleans up."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -208,6 +216,30 @@ async def test_a_survivor_with_closed_pipes_does_not_outlive_the_call() -> None:
     result = await _run(f"(trap '' TERM; exec sleep {mark}) >/dev/null 2>&1 & sleep 0.05; echo hi")
     assert result.stdout.text == "hi\n"
     assert time.monotonic() - started < 1
+    assert _living(mark) == []
+
+
+@LINUX
+@pytest.mark.rule("BA-17")
+async def test_a_job_of_the_shell_does_not_outlive_the_call_but_a_new_session_may() -> None:
+    mark, kept = _marker(), _marker()
+    command = f"set -m; sleep {mark} >/dev/null 2>&1 & setsid sleep {kept} >/dev/null 2>&1 & sleep 0.1; echo hi"
+    started = time.monotonic()
+    result = await _run(command)
+    assert result.stdout.text == "hi\n"
+    assert time.monotonic() - started < 1
+    assert _living(mark) == []
+    (pid,) = _living(kept)
+    os.kill(pid, signals.SIGKILL)
+
+
+@LINUX
+@pytest.mark.rule("BA-16")
+async def test_a_daemon_that_left_its_parents_is_still_found() -> None:
+    mark = _marker()
+    command = f"(setsid bash -c 'trap \"\" TERM; sleep {mark}; :' & ) >/dev/null 2>&1; echo on; sleep 60"
+    result = await _run(command, _executor(grace_ms=200), timeout_ms=300)
+    assert (result.timed_out, result.stdout.text) == (True, "on\n")
     assert _living(mark) == []
 
 

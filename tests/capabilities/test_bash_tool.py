@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ async def test_a_timeout_is_a_result_with_its_marker(bench: Bench) -> None:
 
 
 @pytest.mark.rule("BA-47")
-async def test_truncated_output_names_the_file_with_all_of_it(tmp_path: Path) -> None:
+async def test_truncated_output_names_the_file_with_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     bench = Bench(tmp_path, BASH, bash__max_output_bytes=8)
     result = await _bash(bench, "seq 1 100")
     path = result.value["stdout"]["spillPath"]
@@ -168,6 +170,14 @@ async def test_a_cancelled_command_is_an_error_within_the_grace(bench: Bench) ->
         result = await _bash(bench, "echo part; sleep 60", signal=signal)
     assert (code(result), text(result)) == ("ABORTED", "Error: command aborted")
     assert time.monotonic() - started < 2
+
+
+async def test_a_command_needs_no_caption(bench: Bench) -> None:
+    assert text(await bench.call("bash", command="echo hi")) == "hi\n"
+    assert call_view(bench.tools.visible(None)["bash"], "bash", {"command": "ls"}) == {
+        "card": "terminal",
+        "title": "ls",
+    }
 
 
 @pytest.mark.rule("BA-45")

@@ -387,40 +387,19 @@ def test_empty_lines_before_the_stream_do_not_pile_up() -> None:
 
 # --- whatever comes
 
+# fmt: off
+KEYS = [
+    "choices", "delta", "index", "content", "reasoning", "reasoning_content", "reasoning_details", "tool_calls",
+    "function", "name", "arguments", "id", "finish_reason", "usage", "error", "message", "type", "text",
+    "thinking", "code", "status_code", "x_groq", "refusal", "prompt_tokens", "object",
+]
+# fmt: on
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 700) | st.text(max_size=5) | st.sampled_from(["stop", "error", "a"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "choices",
-                    "delta",
-                    "index",
-                    "content",
-                    "reasoning",
-                    "reasoning_content",
-                    "reasoning_details",
-                    "tool_calls",
-                    "function",
-                    "name",
-                    "arguments",
-                    "id",
-                    "finish_reason",
-                    "usage",
-                    "error",
-                    "message",
-                    "type",
-                    "text",
-                    "thinking",
-                    "code",
-                    "status_code",
-                    "x_groq",
-                    "refusal",
-                    "prompt_tokens",
-                    "object",
-                ]
-            ),
+            st.sampled_from(KEYS),
             inner,
             max_size=5,
         )

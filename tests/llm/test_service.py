@@ -28,7 +28,8 @@ class Described(Scripted):
         self.info, self.models, self.model = info, models, model
 
     def provider_info(self, provider: str) -> ProviderInfo:
-        info: ProviderInfo = self.info or {"id": provider, "name": provider}
+        described: Any = self.info or {"id": provider, "name": provider}
+        info: ProviderInfo = described
         return info
 
     async def list_models(self, provider: str) -> list[ModelInfo]:

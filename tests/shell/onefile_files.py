@@ -126,7 +126,8 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None
 
 
 def build(folder: Path) -> None:
-    """Build the real one as `folder/dsh`."""
+    """Build the real one as `folder/dsh`; `folder/started` tells when."""
+    (folder / "started").touch()
     subprocess.run([ROOT / "scripts/build", "-o", folder / "dsh"], check=True, env={**os.environ, **PIP_CACHE})
 
 

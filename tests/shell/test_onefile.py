@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from scripts.lib import onefile
-from tests.shell.onefile_files import OneFile, build, debootstrap, make_tiny, missing, mounted, once
+from tests.shell.onefile_files import ROOT, OneFile, build, debootstrap, make_tiny, missing, mounted, once
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 
@@ -532,5 +532,12 @@ def test_real_on_a_minimal_debian_without_python(real: OneFile, minimal: Path) -
 @pytest.mark.slow
 def test_real_built_twice_is_the_same_file(real: OneFile, tmp_path: Path) -> None:
     build(tmp_path)
+    started = real.path.with_name("started").stat().st_mtime
+    if any(
+        path.stat().st_mtime > started
+        for path in (ROOT / "dsh").rglob("*.*")
+        if path.is_file() and path.suffix != ".pyc"
+    ):
+        pytest.skip("dsh was edited between the two builds")
     first, second = (hashlib.sha256(path.read_bytes()).hexdigest() for path in (real.path, tmp_path / "dsh"))
     assert first == second

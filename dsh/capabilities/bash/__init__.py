@@ -72,7 +72,7 @@ def bash_tool(executor: Executor, environment: ShellEnvironment) -> ToolDefiniti
         ),
         parameters={
             "command": {"type": "string", "required": True},
-            "description": {"type": "string", "required": True, "description": "What it does, in 5-10 words"},
+            "description": {"type": "string", "description": "What it does, in 5-10 words"},
             "timeoutMs": {"type": "number", "description": "Time limit in ms"},
             "workdir": {"type": "string", "description": "Directory to run in, if not the workspace"},
         },
@@ -100,7 +100,7 @@ def bash_tool(executor: Executor, environment: ShellEnvironment) -> ToolDefiniti
 def _refuse(args: Mapping[str, Any]) -> None:
     """What the schema cannot say, and what is not offered here (TC-1, TC-2)."""
     for name in ("command", "description"):
-        if not args[name].strip():
+        if name in args and not args[name].strip():
             raise ToolError(f"{name} must not be blank")
     if args.get("run_in_background"):
         raise ToolError("run_in_background is not available")
@@ -161,7 +161,9 @@ def exit_status(text: str) -> tuple[int | None, str | None]:
 
 
 def _present_call(args: Any) -> View:
-    view: dict[str, Any] = {"card": "terminal", "title": args["command"], "description": args["description"]}
+    view: dict[str, Any] = {"card": "terminal", "title": args["command"]}
+    if "description" in args:
+        view["description"] = args["description"]
     if "workdir" in args:
         view["cwd"] = args["workdir"]
     return view

@@ -156,8 +156,8 @@ class Executor:
                 await child.end(self._grace)
                 await child.wait()
                 nursery.cancel_scope.deadline = trio.current_time() + _LAST_DRAIN
-        elif child.group_alive():
-            await child.end(_LEFTOVER_GRACE)
+        elif child.lingers():
+            await child.end(_LEFTOVER_GRACE, everywhere=False)
         return timed_out, aborted
 
 

@@ -1,0 +1,17 @@
+-- Whether a stored log can be driven on (PE-10, PE-32): its events are all there, of kinds that are still read, and
+-- those of an open turn, which a repair would close, are readable.
+-- session: id
+-- → length (as counted when they were written), events (there now), last_seq, legacy_seq (of a removed kind, or NULL),
+--   unreadable_seq (in the open turn, or NULL)
+SELECT s.length,
+  (SELECT count(*) FROM event WHERE session_id = :session),
+  (SELECT seq FROM event WHERE session_id = :session ORDER BY seq DESC LIMIT 1),
+  coalesce(
+    (SELECT min(seq) FROM event WHERE session_id = :session AND type <> 'assistant/chunk'
+       AND type IN ('request/header-delta', 'mode/set')),
+    (SELECT min(seq) FROM request_header WHERE session_id = :session AND reason = 'fallback')),
+  iif(s.open_turn IS NULL, NULL,
+    (SELECT min(seq) FROM event WHERE session_id = :session AND json_valid(data) = 0 AND seq >=
+       (SELECT seq FROM event WHERE session_id = :session AND type = 'turn/start' AND type <> 'assistant/chunk'
+        ORDER BY seq DESC LIMIT 1)))
+FROM session s WHERE s.id = :session

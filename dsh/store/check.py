@@ -1,0 +1,266 @@
+"""Checking a stored log against the rules it was written under (SE-1 to SE-53), for `dsh doctor` and `dsh db check`.
+
+The rules of schema.sql let nothing else in, so a violation means that a file was damaged or written round them. Each
+session is read again from its first event, page by page, and folded anew in plain Python: turns, steps, calls and the
+surface. What the fold arrives at is compared with what the triggers have kept. Nothing is written; memory holds one
+page of events and the seqs of one surface, however long the log is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeGuard
+
+from dsh.core.errors import DshError
+from dsh.core.events import SURFACE_TYPES
+from dsh.core.lossless import MAX_INT, freeze, loads, same
+from dsh.store.database import Database
+
+_PAGE = 500
+_IN_STEP = frozenset({"assistant/chunk", "assistant/message", "tool/call", "step/end"})
+_LEGACY = frozenset({"request/header-delta", "mode/set"})
+
+
+class Violation(NamedTuple):
+    """What is wrong where: `seq` is None if it is about the session as a whole; `rule` is a number of docs/spec."""
+
+    session: str
+    seq: int | None
+    rule: str
+    message: str
+
+
+def check(db: Database, session_id: str | None = None, *, limit: int = 1000) -> list[Violation]:
+    """Every violation of one session's stored log, or of all; at most `limit`. Reads only."""
+    found: list[Violation] = []
+    for violation in _violations(db, session_id):
+        found.append(violation)
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _violations(db: Database, session_id: str | None) -> Iterator[Violation]:
+    names = db.rows("SELECT id FROM session WHERE :id IS NULL OR id = :id ORDER BY id", {"id": session_id})
+    for (name,) in names:
+        try:
+            with db.snapshot():
+                yield from _Fold(db, name).run()
+        except DshError as error:
+            yield Violation(name, None, "PE-32", f"cannot be read: {error.message}")
+
+
+class _Fold:
+    """One pass over one session's log."""
+
+    def __init__(self, db: Database, name: str) -> None:
+        self.db = db
+        self.name = name
+        self.next = 0
+        self.turns = self.steps = self.generation = 0
+        self.open_turn: int | None = None
+        self.open_step: int | None = None
+        self.calls: set[Any] = set()
+        self.surface: list[int] = []
+        self.types: dict[int, str] = {}  # of the nodes now on the surface
+        self.last_time: int | None = None
+
+    def run(self) -> Iterator[Violation]:
+        row = self.db.row(
+            "SELECT version, created_at, cwd, parent_session, seed_length, delegation_depth, length,"
+            " replace_generation, turns, steps, open_turn, open_step, updated_at FROM session WHERE id = ?",
+            (self.name,),
+        )
+        if row is None:  # deleted since the names were read
+            return
+        yield from self._header(row)
+        for event in self._events():
+            yield from (Violation(self.name, event[0], rule, text) for rule, text in self._event(*event))
+        yield from (Violation(self.name, None, rule, text) for rule, text in self._kept(row))
+
+    def _header(self, row: tuple[Any, ...]) -> Iterator[Violation]:
+        version, created_at, cwd, parent, seed_length, depth = row[:6]
+        if version != 0:
+            yield Violation(self.name, None, "PE-31", f"has format version {version}")
+        bad = [] if 0 <= created_at <= MAX_INT else ["createdAt"]
+        bad += [] if cwd is None or cwd.startswith("/") or cwd[1:2] == ":" else ["cwd"]
+        bad += [] if parent != "" else ["parentSession"]
+        bad += [] if (seed_length or 0) >= 0 and depth >= 0 else ["seedLength or delegationDepth"]
+        if bad:
+            yield Violation(self.name, None, "SE-53", f"header: {', '.join(bad)} not valid")
+
+    def _events(self) -> Iterator[tuple[Any, ...]]:
+        low = 0
+        while True:
+            page = self.db.rows(
+                "SELECT seq, type, time, data, source_event_seqs, surface_op FROM event"
+                " WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
+                (self.name, low, _PAGE),
+            )
+            yield from page
+            if len(page) < _PAGE:
+                return
+            low = page[-1][0] + 1
+
+    def _event(
+        self, seq: int, type_: str, time: int, text: str, source_text: str | None, op_text: str | None
+    ) -> Iterator[tuple[str, str]]:
+        if seq != self.next:
+            yield "PE-32", f"follows event {self.next - 1}: {seq - self.next} are missing"
+        self.next = seq + 1
+        self.last_time = time
+        if not 0 <= time <= MAX_INT:
+            yield "SE-1", f"has the time {time}"
+        try:
+            data = freeze(loads(text))
+        except ValueError as error:
+            yield "PE-55", f"is not JSON: {error}"
+            return
+        except DshError as error:
+            yield "SE-2", error.message
+            data = loads(text)
+        fields = data if isinstance(data, dict) else {}
+        if type_ in _LEGACY or (type_ == "request/header" and fields.get("reason") == "fallback"):
+            yield "SE-9", f"is of the removed kind {type_}"
+        try:
+            op = None if op_text is None else loads(op_text)
+            sources = None if source_text is None else loads(source_text)
+        except ValueError:
+            yield "SE-12", "has a place on the surface that is not JSON"
+            op = sources = None
+        yield from self._payload(type_, fields)
+        yield from self._enclosure(type_, op, fields)
+        if (type_ in SURFACE_TYPES) != (op is not None) or (op is None and sources is not None):
+            yield "SE-5", f"is {type_} with surfaceOp {op_text} and sourceEventSeqs {source_text}"
+        if sources is not None and not _sources_fit(sources, seq, type_):
+            yield "SE-13", "has sourceEventSeqs that are not distinct earlier seqs"
+        if op is not None:
+            yield from self._place(seq, type_, fields, op, sources if isinstance(sources, list) else [])
+
+    def _payload(self, type_: str, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        if type_ == "request/header":
+            header = data.get("header")
+            config = header.get("config") if isinstance(header, dict) else None
+            config = config if isinstance(config, dict) else {}
+            if not (_text(config.get("provider")) and _text(config.get("model"))) or (
+                "reasoningEffort" in config and not _text(config["reasoningEffort"])
+            ):
+                yield "SE-51", "is a header that names no route"
+        elif type_ == "assistant/message":
+            made_by = data.get("provenance")
+            if not (isinstance(made_by, dict) and _text(made_by.get("provider")) and _text(made_by.get("model"))):
+                yield "SE-51", "is a message without provenance"
+        elif type_ == "turn/end":
+            reason = data.get("reason")
+            if isinstance(reason, dict) and reason.get("kind") == "aborted" and len(reason) > 1:
+                yield "SE-51", "is an aborted turn's end with further fields"
+
+    def _enclosure(self, type_: str, op: Any, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        turn, step = data.get("turn"), data.get("step")
+        if type_ == "turn/start":
+            if self.open_turn is not None:
+                yield "SE-42", f"starts a turn inside turn {self.open_turn}"
+            elif not same(turn, self.turns + 1):
+                yield "SE-41", f"starts turn {turn} after turn {self.turns}"
+            self.turns = self.open_turn = turn if _count(turn) else self.turns + 1
+            self.steps, self.open_step = 0, None
+            return
+        if self.open_turn is None:
+            yield "SE-46" if type_ not in _KNOWN else "SE-40", "is outside every turn"
+        elif type_ == "turn/end":
+            if self.open_step is not None:
+                yield "SE-42", f"ends a turn inside step {self.open_step}"
+            if not same(turn, self.open_turn):
+                yield "SE-42", f"ends turn {turn} inside turn {self.open_turn}"
+            self.open_turn = self.open_step = None
+        elif type_ == "step/start":
+            if self.open_step is not None or not same(turn, self.open_turn):
+                yield "SE-42", f"starts step {step} of turn {turn} inside turn {self.open_turn}, step {self.open_step}"
+            elif not same(step, self.steps + 1):
+                yield "SE-41", f"starts step {step} after step {self.steps}"
+            self.steps = self.open_step = step if _count(step) else self.steps + 1
+            self.calls = set()
+        elif type_ in _IN_STEP or (type_ == "tool/result" and op == "append"):
+            if self.open_step is None or not (same(turn, self.open_turn) and same(step, self.open_step)):
+                yield "SE-43", f"names turn {turn}, step {step} in turn {self.open_turn}, step {self.open_step}"
+            yield from self._in_step(type_, data)
+
+    def _in_step(self, type_: str, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        call = data.get("callId")
+        if type_ == "step/end":
+            self.open_step = None
+        elif type_ == "tool/call" and isinstance(call, str):
+            self.calls.add(call)
+        elif type_ == "tool/result":
+            error = data.get("error")
+            unstarted = isinstance(error, dict) and error.get("code") == "TOOL_NOT_STARTED"
+            if not unstarted and not (isinstance(call, str) and call in self.calls):
+                yield "SE-44", f"answers the call {call!r}, which its step did not make"
+
+    def _place(
+        self, seq: int, type_: str, data: dict[str, Any], op: Any, sources: list[Any]
+    ) -> Iterator[tuple[str, str]]:
+        if op == "append":
+            self.surface.append(seq)
+            self.types[seq] = type_
+            return
+        self.generation += 1
+        shaped = isinstance(op, dict) and op.keys() == {"op", "start", "end"} and op["op"] == "replace"
+        start, end = (op["start"], op["end"]) if shaped else (None, None)
+        if not (_count(start) and _count(end) and start in self.types and end in self.types):
+            yield "SE-12", "replaces nodes that are not on the surface"
+            return
+        first, last = self.surface.index(start), self.surface.index(end)
+        if first > last:
+            yield "SE-12", f"replaces from {start} to {end}, which is before it"
+            return
+        removed = self.surface[first : last + 1]
+        if not set(removed) <= {s for s in sources if _count(s)}:
+            yield "SE-14", "does not name every node it replaces"
+        if type_ == "tool/result" and not (len(removed) == 1 and self._same_but_content(removed[0], data)):
+            yield "SE-15", "replaces more than the content of one result"
+        self.surface[first : last + 1] = [seq]
+        for gone in removed:
+            del self.types[gone]
+        self.types[seq] = type_
+
+    def _same_but_content(self, seq: int, data: dict[str, Any]) -> bool:
+        if self.types[seq] != "tool/result":
+            return False
+        row = self.db.row("SELECT data FROM event WHERE session_id = ? AND seq = ?", (self.name, seq))
+        old = loads(row[0]) if row else {}
+        return same(*({k: v for k, v in each.items() if k != "content"} for each in (old, data)))
+
+    def _kept(self, row: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
+        """What the triggers keep about a session must be what its events say (SE-17)."""
+        if self.next == 0:
+            yield "PE-1", "has no events"
+            return
+        folded = (self.next, self.generation, self.turns, self.open_turn, self.open_step, self.last_time)
+        kept = (row[6], row[7], row[8], row[10], row[11], row[12])
+        names = ("length", "replace_generation", "turns", "open_turn", "open_step", "updated_at")
+        for name, ours, theirs in zip(names, folded, kept, strict=True):
+            if ours != theirs:
+                yield "SE-17", f"{name} is kept as {theirs}, its events make it {ours}"
+        if self.open_turn is not None and row[9] != self.steps:
+            yield "SE-17", f"steps is kept as {row[9]}, its events make it {self.steps}"
+        stored = self.db.rows("SELECT seq FROM surface WHERE session_id = ? ORDER BY position", (self.name,))
+        if [seq for (seq,) in stored] != self.surface:
+            yield "SE-17", f"the surface has {len(stored)} nodes, its events make {len(self.surface)} or another order"
+
+
+_KNOWN = SURFACE_TYPES | _IN_STEP | {"turn/end", "step/start", "request/header", "todo/write", "prompt/blocked"}
+
+
+def _count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value >= 0
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _sources_fit(sources: Any, seq: int, type_: str) -> bool:
+    if not isinstance(sources, list) or not all(_count(s) and s < seq for s in sources):
+        return False
+    return len(set(sources)) == len(sources) and (bool(sources) or type_ == "assistant/message")
