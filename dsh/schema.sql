@@ -494,7 +494,7 @@ CREATE TRIGGER setting_insert INSTEAD OF INSERT ON setting BEGIN
 END;
 CREATE TRIGGER setting_delete INSTEAD OF DELETE ON setting BEGIN DELETE FROM _setting WHERE key = old.key; END;
 
--- Indexing follows the log by watermark, at the end of each step and before each search: a document costs 12 us there
+-- Indexing follows the log by watermark, at the end of each turn and before each search: a document costs 12 us there
 -- against several times that inside the append, a stock shell can append, and a missed run repairs itself.
 CREATE TRIGGER store_update INSTEAD OF UPDATE OF search_indexed ON store BEGIN
   INSERT INTO search(rowid, text, tags) SELECT id, text, tags FROM _search_source

@@ -10,6 +10,7 @@
 Each `POST .../chat/completions` takes the next reply. When the script is used up the answer is `text("ok")`
 (`then="ok"`) or the last reply again (`then="repeat"`). An item of the script may also be a function that
 gets the recorded request and returns a reply; `echo` is one. `GET .../models` lists `models` (None: 404).
+`tls=` a server-side SSLContext makes it https.
 `fake.requests` holds chat requests only, everything else is in `fake.other`; `fake.connections` counts TCP
 connections.
 
@@ -43,6 +44,7 @@ import os
 import select
 import socket
 import socketserver
+import ssl
 import sys
 import threading
 import time
@@ -311,6 +313,7 @@ class FakeProvider:
         then: str = "ok",
         models: Sequence[str] | None = ("fake-model",),
         port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.requests: list[Recorded] = []
         self.other: list[Recorded] = []
@@ -325,12 +328,13 @@ class FakeProvider:
         self._lock = threading.Condition()
         self._stop = threading.Event()
         self._sockets: set[socket.socket] = set()
+        self.tls = tls
         self._server = _Server(("127.0.0.1", port), _Handler, self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.server_address[1]}/v1"
 
     @property
     def left(self) -> int:
@@ -393,6 +397,12 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer would look the host name up
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if self.fake.tls is not None:  # the handshake comes with the first read, in the connection's own thread
+            connection = self.fake.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
@@ -475,7 +485,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if left <= 0:
                 return False
             ready, _, _ = select.select([self.connection], [], [], left)
-            if ready and not self.connection.recv(1, socket.MSG_PEEK):
+            if ready and self.server.fake.tls is None and not self.connection.recv(1, socket.MSG_PEEK):
                 request.gone.set()
                 break
             if ready:

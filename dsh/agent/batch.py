@@ -96,9 +96,10 @@ class _Batch:
             await self.agent.session.flush()  # PE-23: a body runs only when its call is on disk
         except Exception as error:  # noqa: BLE001 - PE-23: whatever it was, the body does not run
             running.call.refuse(f"the call could not be made durable: {render_chain(error)}")
-        nursery.start_soon(self._body, running)
+        await nursery.start(self._body, running)  # bodies begin in model order
 
-    async def _body(self, running: _Running) -> None:
+    async def _body(self, running: _Running, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
         try:
             await running.call.dispatch()
         finally:

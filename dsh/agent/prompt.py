@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsh.core.errors import DshError
 from dsh.core.lossless import freeze
@@ -30,8 +30,7 @@ class PromptError(DshError):
     code = "PROMPT_TEMPLATE"
 
 
-@dataclass(frozen=True, slots=True)
-class AssembleContext:
+class AssembleContext(NamedTuple):
     """What one assembly is for; every field may be absent (SP table)."""
 
     agent: Any = None

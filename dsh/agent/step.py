@@ -7,8 +7,7 @@ config, header, flush, stream, assistant message, tool batch, steering, post-ste
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsh.agent.agent import Agent
 from dsh.agent.batch import run_batch
@@ -38,8 +37,7 @@ class ModelFailure(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     had_calls: bool
     steered: bool
     max_tokens: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
@@ -19,8 +19,7 @@ from dsh.store.database import Database
 from dsh.tools.registry import Tools
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     host: Host
     llm: LlmService
     tools: Tools

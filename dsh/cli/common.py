@@ -7,12 +7,13 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from dsh import query
-from dsh.core.errors import ConfigError, DshError, SessionError, UsageError
+from dsh.core.errors import ConfigError, DshError, SessionError, StoreError, UsageError
 from dsh.core.lossless import loads
 from dsh.kernel import config as configuration
 from dsh.kernel.config import Config
@@ -51,13 +52,27 @@ def reading(flag: str | None, *, read_only: bool = True) -> Iterator[Database]:
     if not path.exists():
         raise NoHistory(f"no history yet: {path} does not exist", hint='it is made by: dsh run "QUESTION"')
     previous = signal.signal(signal.SIGTERM, _terminated)
-    db = Database.open(path, busy_timeout_ms=busy_timeout_ms(), read_only=read_only, create=False)
     try:
-        db.hear_signals()
-        yield db
+        db = _open_existing(path, read_only=read_only)
+        try:
+            db.hear_signals()
+            yield db
+        finally:
+            db.close()
     finally:
-        db.close()
         signal.signal(signal.SIGTERM, previous)
+
+
+def _open_existing(path: Path, *, read_only: bool) -> Database:
+    """With `read_only` false the database may be written if it can be; on read-only media it is read all the same."""
+    timeout = busy_timeout_ms()
+    if not read_only:
+        try:
+            return Database.open(path, busy_timeout_ms=timeout, create=False)
+        except StoreError as error:
+            if error.code not in ("DB_READONLY", "DB_IO"):
+                raise
+    return Database.open(path, busy_timeout_ms=timeout, read_only=True, create=False)
 
 
 def _terminated(number: int, frame: Any) -> NoReturn:

@@ -38,7 +38,9 @@ def list_(ctx: click.Context, as_lines: bool) -> int:
     config = _config(ctx)
     entries = [(s.key, _safe(s, config[s.key]), config.origin(s.key), s.help) for s in SETTINGS.values()]
     for name, table in config.providers.items():
-        entries += [(f"providers.{name}.{key}", _provider_value(key, value), "file", "") for key, value in table.items()]
+        entries += [
+            (f"providers.{name}.{key}", _provider_value(key, value), "file", "") for key, value in table.items()
+        ]
     if as_lines:
         for key, value, origin, text in entries:
             output.line(dumps({"key": key, "value": value, "origin": origin, "help": text}))

@@ -102,7 +102,8 @@ def _contents(db: Database, *, full: bool) -> Iterator[Finding]:
     yield Finding("schema", f"version {version}, store {store_id}, journal mode {db.pragma('journal_mode')}", True)
     yield Finding("history", f"{sessions} sessions, last event {last}")
     lag = last - indexed
-    yield Finding("search index", f"up to event {indexed}" + (f", {lag} to index at the next search" if lag else ""), True)
+    behind = f", {lag} to index at the next search" if lag else ""
+    yield Finding("search index", f"up to event {indexed}{behind}", True)
     try:
         complaints = db.integrity() if full else [r[0] for r in query.rows(db, "quick_check") if r[0] != "ok"]
         yield Finding(

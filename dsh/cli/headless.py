@@ -14,9 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import trio
 
@@ -44,8 +43,7 @@ from dsh.store.database import Database
 LAST_WRITE_S = 1.0  # for a reader that is slow to take the rest, once the run was told to end
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """The options of `dsh run`, as given."""
 
     model: str | None = None

@@ -98,11 +98,11 @@ def command(
 
 
 def _print(result: Result, as_lines: bool) -> int:
+    if not result.hits:
+        output.note("; ".join(["nothing found", *result.notes]))
+        return 1
     for text in result.notes:
         output.note(text)
-    if not result.hits:
-        output.note("nothing found")
-        return 1
     for index, hit in enumerate(result.hits):
         if as_lines:
             output.line(dumps(as_json(hit)))

@@ -20,14 +20,12 @@ _DEPTH_OF_ALL = 2**31
 @click.command("sessions", short_help="List sessions, newest first.")
 @click.option("--cwd", metavar="DIR", help="Only sessions of this folder.")
 @click.option("--here", is_flag=True, help="Only sessions of the current folder.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="List at most N.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, metavar="N", help="List at most N (20).")
 @click.option("--all", "with_children", is_flag=True, help="List the sessions of subagents too.")
 @click.option("--json", "as_lines", is_flag=True, help="Print JSON Lines: one object per session.")
 @db_option
 @click.pass_context
-def command(
-    ctx: click.Context, cwd: str | None, here: bool, limit: int, with_children: bool, as_lines: bool
-) -> int:
+def command(ctx: click.Context, cwd: str | None, here: bool, limit: int, with_children: bool, as_lines: bool) -> int:
     """List sessions, newest first.
 
     The status is running (a turn is open and its process is there), open (a process holds the session between turns),

@@ -22,7 +22,7 @@ _LAST = 2**53 - 1
 
 @click.command("show", short_help="Print a session.")
 @click.argument("session", metavar="ID[:SEQ]")
-@click.option("--json", "form", flag_value="json", help="Print JSON Lines: the events as logged, with their session's id.")
+@click.option("--json", "form", flag_value="json", help="Print JSON Lines: the events as logged, with sessionId.")
 @click.option("--messages", "form", flag_value="messages", help="Print JSON Lines: the messages that the model sees.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, nothing left out.")
 @click.option("--full", is_flag=True, help="Do not shorten tool results, arguments and thinking.")
@@ -30,9 +30,7 @@ _LAST = 2**53 - 1
 @click.option("--to", "high", type=click.IntRange(min=0), metavar="SEQ", help="End with this event.")
 @db_option
 @click.pass_context
-def command(
-    ctx: click.Context, session: str, form: str | None, full: bool, low: int | None, high: int | None
-) -> int:
+def command(ctx: click.Context, session: str, form: str | None, full: bool, low: int | None, high: int | None) -> int:
     """Print a session.
 
     ID may be the beginning of an id; - or last is the newest session. ID:SEQ prints one event, as dsh search names it.

@@ -54,7 +54,8 @@ def command(ctx: click.Context, query: str | None, form: str | None) -> int:
 
 
 _PIECE = re.compile(
-    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<end>;)|.""", re.DOTALL
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<end>;)|.""",
+    re.DOTALL,
 )
 
 

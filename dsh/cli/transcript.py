@@ -46,7 +46,8 @@ def entries(seq: int, type_: str, time: int, data: Any, calls: dict[str, str]) -
         content = envelope.get("displayContent") if isinstance(envelope, dict) else data.get("content")
         yield entry("prompt", _author(data.get("source"), type_), _text(content))
     elif type_ == "prompt/blocked":
-        yield entry("note", "prompt blocked", f"{data.get('reason') or ''}\n{_text(data.get('content'))}".strip(), failed=True)
+        about = f"{data.get('reason') or ''}\n{_text(data.get('content'))}".strip()
+        yield entry("note", "prompt blocked", about, failed=True)
     elif type_ == "assistant/message":
         for block in data.get("content") or ():
             kind = block.get("type")
@@ -65,15 +66,22 @@ def entries(seq: int, type_: str, time: int, data: Any, calls: dict[str, str]) -
     elif type_ == "todo/write":
         marks = {"completed": "[x]", "in_progress": "[>]"}
         todos = [t for t in data.get("todos") or () if isinstance(t, dict)]
-        yield entry("note", "todo", "\n".join(f"{marks.get(t.get('status', ''), '[ ]')} {t.get('content')}" for t in todos))
+        lines = [f"{marks.get(t.get('status', ''), '[ ]')} {t.get('content')}" for t in todos]
+        yield entry("note", "todo", "\n".join(lines))
     elif type_ == "session/title":
         yield entry("note", "title", str(data.get("title")))
     elif type_ == "turn/end":
-        reason = data.get("reason") if isinstance(data.get("reason"), dict) else {}
-        if reason.get("kind") != "completed":
-            failure = reason.get("failure") or reason
-            about = ": ".join(str(failure[k]) for k in ("code", "message", "reason") if failure.get(k))
-            yield entry("note", f"turn ended: {reason.get('kind')}", about, failed=True)
+        kind, about = _reason(data.get("reason"))
+        if kind != "completed":
+            yield entry("note", f"turn ended: {kind}", about, failed=True)
+
+
+def _reason(reason: Any) -> tuple[str, str]:
+    """How a turn ended: the kind, and what is known about it."""
+    if not isinstance(reason, dict):
+        return "unknown", ""
+    failure = reason["failure"] if isinstance(reason.get("failure"), dict) else reason
+    return str(reason.get("kind")), ": ".join(str(failure[k]) for k in ("code", "message", "reason") if failure.get(k))
 
 
 def _author(source: Any, type_: str) -> str:
@@ -116,8 +124,8 @@ def call_line(arguments: str) -> str:
     except ValueError:
         value = None
     if isinstance(value, dict) and value:
-        parts = [v if isinstance(v, str) and len(value) == 1 else f"{k}={v if isinstance(v, str) else dumps(v)}" for k, v in value.items()]
-        arguments = " ".join(parts)
+        shown = {key: part if isinstance(part, str) else dumps(part) for key, part in value.items()}
+        arguments = " ".join(shown.values() if len(shown) == 1 else [f"{k}={v}" for k, v in shown.items()])
     flat = " ".join(arguments.split())
     return flat if len(flat) <= _CALL_CHARS else flat[:_CALL_CHARS] + "…"
 

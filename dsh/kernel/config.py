@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dsh.core.errors import ConfigError
 
 Origin = Literal["flag", "environment", "file", "stored", "default"]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One key: its type (`int`, `float`, `bool`, `str` or `list` of strings), default, an optional check that
     returns a complaint, and a line of help."""
 
@@ -83,7 +81,6 @@ SETTINGS: dict[str, Setting] = {
         Setting("read.limit", int, 2000, "lines a read returns at most", _at_least(1)),
         Setting("read.max_line_length", int, 2000, "characters of a line a read returns", _at_least(1)),
         Setting("read.max_bytes", int, 51_200, "bytes a read returns at most", _at_least(1)),
-        Setting("read.stream_min_size", int, 10_485_760, "file size from which a read streams", _at_least(1)),
         Setting("search_tools.glob_max_results", int, 100, "paths a glob shows", _at_least(1)),
         Setting("search_tools.grep_max_matches", int, 250, "matches a grep shows", _at_least(1)),
         Setting("search_tools.grep_max_line_bytes", int, 2000, "bytes of a line a grep shows", _at_least(1)),

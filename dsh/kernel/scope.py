@@ -29,8 +29,9 @@ class ScopeClosed(DshError):
 class Context:
     """A registration context; `key` is the live object (an agent) that its contributions belong to, or None."""
 
-    def __init__(self, host: Host, key: object | None = None) -> None:
+    def __init__(self, host: Host, key: object | None = None, parent: Context | None = None) -> None:
         self.host = host
+        self._parent = parent
         self.key = key
         self._undos: list[Undo] = []
         self._closed = False
@@ -61,7 +62,7 @@ class Context:
     def scope(self, key: object | None = None) -> Context:
         """A nested context; without a key it shares this one's (SC-2). It ends where it was opened (SC-7)."""
         self.require_open()
-        child = Context(self.host, self.key if key is None else key)
+        child = Context(self.host, self.key if key is None else key, self)
         self.effect(child.dispose)
         return child
 
@@ -70,15 +71,19 @@ class Context:
         if self._done is None:
             self._done = trio.Event()
             self._closed = True
-            with trio.CancelScope(shield=True):
-                while self._undos:
-                    try:
-                        pending = self._undos.pop()()
-                        if pending is not None:
-                            await pending
-                    except Exception as error:  # noqa: BLE001 - SC-4: the rest is undone first, then all failures are raised
-                        self._failures.append(error)
-            self._done.set()
+            try:
+                with trio.CancelScope(shield=True):
+                    while self._undos:
+                        try:
+                            pending = self._undos.pop()()
+                            if pending is not None:
+                                await pending
+                        except Exception as error:  # noqa: BLE001 - SC-4: the rest is undone first, then all are raised
+                            self._failures.append(error)
+            finally:
+                self._done.set()
+                if self._parent is not None and self.dispose in self._parent._undos:
+                    self._parent._undos.remove(self.dispose)  # a long-lived parent keeps nothing of an ended scope
         await self._done.wait()
         if self._failures:
             raise ExceptionGroup("scope teardown", self._failures)

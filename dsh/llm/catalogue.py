@@ -6,12 +6,10 @@ Advisory only (LS-21): a model that is not here is passed on. Other providers li
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """A model; `default_effort` is sent when the caller asks for none, None leaves the provider's own."""
 
     id: str

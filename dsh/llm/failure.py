@@ -74,10 +74,12 @@ class LlmError(DshError):
         )
 
 
+# The patterns are compiled when a request has failed (`re` keeps them), not at every start.
+#
 # LS-72, in its order; the last three are ours: llama.cpp's error type and the words of servers behind
 # gateways.
-_OVERFLOW = re.compile(
-    r"context[ _-](length|window)[ _-](exceeded|overflow\w*|limit[ _-]exceeded)"
+_OVERFLOW = (
+    r"(?is)context[ _-](length|window)[ _-](exceeded|overflow\w*|limit[ _-]exceeded)"
     r"|max(imum)?[ _-]((allowed|supported)[ _-])?context[ _-](length|window)"
     r"|\b(request|prompt|input|messages?)\b( (is|are|was|were))? too (large|long)"
     r" for ((the|this) )?(model('s)? )?context"
@@ -86,33 +88,31 @@ _OVERFLOW = re.compile(
     r"\b((the )?(model('s)? )?)context"
     r"|exceed(s|ed)?_context_size"
     r"|\bprompt is too long\b"
-    r"|\blonger than the maximum model length\b",
-    re.IGNORECASE | re.DOTALL,
+    r"|\blonger than the maximum model length\b"
 )
 
 # LS-73
-_QUOTA = re.compile(
-    r"insufficient[ _-](quota|balance|credits?)"
+_QUOTA = (
+    r"(?i)insufficient[ _-](quota|balance|credits?)"
     r"|\b(quota|usage[ _-]limit)s?[ _-]((has|have|is|was)[ _-])?(been[ _-])?(exceeded|exhausted|reached)"
     r"|\bexceed(ed|s)? ((your|the) )?(current )?quota"
     r"|\b(balance|credits?)[ _-]((is|are|has been|have been)[ _-])?(exhausted|depleted)"
-    r"|\bout of (credits?|budget)\b",
-    re.IGNORECASE,
+    r"|\bout of (credits?|budget)\b"
 )
 
-_RATE = re.compile(r"rate[ _-]?limit|too[ _-]many[ _-]requests", re.IGNORECASE)
-_AUTH = re.compile(r"\b(authentication|permission|unauthorized|invalid_api_key)(_error)?\b", re.IGNORECASE)
-_INVALID = re.compile(r"\b(invalid_request|bad_?request|not_found)(_?error)?\b", re.IGNORECASE)
+_RATE = r"(?i)rate[ _-]?limit|too[ _-]many[ _-]requests"
+_AUTH = r"(?i)\b(authentication|permission|unauthorized|invalid_api_key)(_error)?\b"
+_INVALID = r"(?i)\b(invalid_request|bad_?request|not_found)(_?error)?\b"
 
 
 def says_overflow(wording: str) -> bool:
     """LS-72: the words mean that the request does not fit the model's context."""
-    return _OVERFLOW.search(wording) is not None
+    return re.search(_OVERFLOW, wording) is not None
 
 
 def says_quota(wording: str) -> bool:
     """LS-73: the words mean that credit or quota is used up (not a passing rate limit)."""
-    return _QUOTA.search(wording) is not None
+    return re.search(_QUOTA, wording) is not None
 
 
 def classify(status: int, wording: str = "") -> str:
@@ -137,11 +137,11 @@ def classify_in_stream(status: int | None, kind: str, wording: str) -> str:
         return "CONTEXT_WINDOW_EXCEEDED"
     if status is not None:
         return classify(status, wording)
-    if _RATE.search(kind):
+    if re.search(_RATE, kind):
         return "RATE_LIMIT"
-    if _AUTH.search(kind):
+    if re.search(_AUTH, kind):
         return "AUTH"
-    return "INVALID_REQUEST" if _INVALID.search(kind) else "SERVER"
+    return "INVALID_REQUEST" if re.search(_INVALID, kind) else "SERVER"
 
 
 def _error_parts(body: Any) -> tuple[Any, Any, Any] | None:

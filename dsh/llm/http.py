@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import httpx as httpx_module
 
 
+_KEEP_SECONDS = 60.0  # how long a step's tools may take before its connection is given up
+
+
 def _context(base_url: str) -> ssl.SSLContext:
     """The TLS settings for one server. Loading the certificate store takes longer than a loopback request, so
     a plain-text URL that no TLS proxy stands before gets an empty context, which trusts nobody."""
@@ -33,11 +36,30 @@ def _context(base_url: str) -> ssl.SSLContext:
 
 
 def client(base_url: str) -> httpx_module.AsyncClient:
-    """A client for one server: no timeouts of its own, no redirects, proxies from the environment (LS-59)."""
+    """A client for one server: no timeouts of its own, no redirects, proxies from the environment (LS-59).
+
+    Connections are kept where opening one costs a TLS handshake. Servers without TLS are near, and llama.cpp closes
+    after a streamed answer while announcing keep-alive, so that the next request may meet a dying connection.
+    """
     lean.load_httpx()
     import httpx
 
-    return httpx.AsyncClient(verify=_context(base_url), timeout=None, follow_redirects=False, trust_env=True)
+    return httpx.AsyncClient(
+        verify=_context(base_url),
+        timeout=None,
+        follow_redirects=False,
+        trust_env=True,
+        limits=httpx.Limits(
+            max_connections=None,
+            max_keepalive_connections=8 if keeps_connections(base_url) else 0,
+            keepalive_expiry=_KEEP_SECONDS,
+        ),
+    )
+
+
+def keeps_connections(base_url: str) -> bool:
+    """Whether a connection to this server is used again."""
+    return base_url.startswith("https:")
 
 
 def shown(base_url: str) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NotRequired, TypedDict
+from types import MappingProxyType
+from typing import NamedTuple, NotRequired, TypedDict
 
 import trio
 
@@ -34,8 +34,7 @@ WAYS_ON = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """What a run will call. `notice` is a line for stderr when the choice may surprise; `routes` are all
     usable routes, for `install_routes`."""
 
@@ -43,7 +42,7 @@ class Selection:
     model: str
     effort: str | None = None
     notice: str | None = None
-    routes: Mapping[str, Route] = field(default_factory=dict, repr=False)
+    routes: Mapping[str, Route] = MappingProxyType({})
 
 
 def _local_route() -> Route | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsh.core.errors import ConfigError
 from dsh.core.messages import LlmFailure
@@ -12,8 +12,7 @@ from dsh.kernel.config import Config
 MAX_DELAY_MS = 2_147_483_647
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """Delays in milliseconds; `jitter_ratio` in 0..1."""
 
     max_transient_retries: int
@@ -37,8 +36,7 @@ class RetryPolicy:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(NamedTuple):
     """The decision to try again: the how-manieth retry of the sequence, and the wait before it."""
 
     number: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from dsh.core.errors import ConfigError
@@ -41,8 +41,7 @@ class Route:
     explicit_url: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _BuiltIn:
+class _BuiltIn(NamedTuple):
     title: str
     url: str
     key_variable: str

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsh import query
 from dsh.core.errors import StoreError, UsageError
@@ -47,8 +47,7 @@ TYPES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
+class Filters(NamedTuple):
     """What to search in: a session and, for a fork, what it inherited; sessions of exactly this folder (absolute
     path); event types; a span of time in epoch ms, both ends included."""
 
@@ -66,8 +65,7 @@ class Filters:
         return self.since is not None or self.until is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """An event that matches. `time` in epoch ms; `matches` are (start, end) in code points of `snippet`."""
 
     session_id: str
@@ -127,8 +125,7 @@ def search(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(NamedTuple):
     id: int
     session_id: str
     seq: int

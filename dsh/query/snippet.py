@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsh.query.folding import Span, finder, fold
 from dsh.query.words import Term
@@ -19,8 +19,7 @@ _RUN = re.compile(f"[{WHITESPACE}]+")
 ELLIPSIS = "…"
 
 
-@dataclass(frozen=True, slots=True)
-class Snippet:
+class Snippet(NamedTuple):
     """`matches` are (start, end) in code points of `text`, ascending, not overlapping."""
 
     text: str

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dsh.core.lossless import mend_surrogates
 from dsh.query.folding import cut
@@ -30,8 +31,7 @@ _SHORTEST_PREFIX = 2
 _ITEM = re.compile(r'(?P<minus>-(?=["\w]))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """A word or phrase: its literal text and its tokens, as the index cuts and folds them. With `prefix` the last
     token may go on."""
 

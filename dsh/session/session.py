@@ -204,11 +204,19 @@ class Session:
         self._holder = None
 
     async def flush(self) -> None:
-        """Return when everything appended is on disk and searchable; the sync itself runs in a worker thread."""
+        """Return when everything appended is on disk; after the end of a turn it is in the search index, too (SQ-70).
+
+        A disk that syncs faster than a worker thread can be asked to is not left to one.
+        """
         if not self._stored:
             return
-        writes.refresh_search(self._db)
-        await trio.to_thread.run_sync(self._db.sync)
+        if self.open_turn is None:
+            writes.refresh_search(self._db)
+        if self._db.syncs_at_once:
+            await trio.lowlevel.checkpoint()
+            self._db.sync()
+        else:
+            await trio.to_thread.run_sync(self._db.sync)
 
     # -------------------------------------------------------------------------------------------------- loading
 

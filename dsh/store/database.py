@@ -23,6 +23,8 @@ from dsh.store import functions, guard, locks, migrations
 
 Row = tuple[Any, ...]
 
+AT_ONCE_S = 0.001
+
 
 class Database:
     """One guarded connection. Made by `open`; every method raises our own errors only."""
@@ -32,6 +34,7 @@ class Database:
         self.path = path
         self.busy = busy
         self._wal_fd: int | None = None
+        self.syncs_at_once = False  # the last sync was too short to be worth a worker thread
         self._undo: dict[object, Callable[[], None]] = {}
 
     @classmethod
@@ -66,8 +69,10 @@ class Database:
 
     def rows(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run one statement and return all its rows."""
-        with _our_errors(self.path, self.busy):
+        try:  # not `_our_errors`: a context manager would cost as much as a small statement
             return self._db.execute(sql, bindings).fetchall()
+        except apsw.Error as error:
+            raise translate(error, self.path, self.busy) from error
 
     def row(self, sql: str, bindings: Any = ()) -> Row | None:
         found = self.rows(sql, bindings)
@@ -139,10 +144,12 @@ class Database:
                 self._wal_fd = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:  # another journal mode, or nothing written yet
                 return
+        began = time.perf_counter()
         try:
             os.fsync(self._wal_fd)
         except OSError as error:
             raise StoreError(f"{self.path} cannot be synced: {error.strerror}", code="DB_IO") from error
+        self.syncs_at_once = time.perf_counter() - began < AT_ONCE_S
 
     def backup(self, target: Path) -> None:
         """Copy the whole database to a new file (0600) with SQLite's backup API; USAGE if there is a file already."""

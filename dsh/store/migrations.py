@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
@@ -21,8 +21,7 @@ from dsh.core.errors import StoreError
 APPLICATION_ID = 0x64736864
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(NamedTuple):
     """A named step to the next schema version. `sql` is empty for the first, whose result is schema.sql itself."""
 
     name: str

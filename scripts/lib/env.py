@@ -43,9 +43,7 @@ class Environment:
         if not self.marker.exists() or not os.access(self.python, os.X_OK):
             return False
         ask = "import sys; print(f'python{sys.version_info[0]}.{sys.version_info[1]}')"
-        answer = subprocess.run(
-            [self.python, "-I", "-S", "-c", ask], capture_output=True, text=True, check=False
-        )
+        answer = subprocess.run([self.python, "-I", "-S", "-c", ask], capture_output=True, text=True, check=False)
         name = answer.stdout.strip()
         return answer.returncode == 0 and (self.folder / "lib" / name / "site-packages").is_dir()
 

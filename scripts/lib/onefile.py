@@ -246,18 +246,14 @@ def compile_all(python: Interpreter, stage: Path, packages: Path) -> None:
     for compiled in stage.rglob("*.pyc"):
         with compiled.open("rb") as file:
             if file.read(8)[4:] != b"\x01\0\0\0":
-                raise BuildError(
-                    f"{compiled.relative_to(stage)} would be checked against its source at every start"
-                )
+                raise BuildError(f"{compiled.relative_to(stage)} would be checked against its source at every start")
 
 
 def archive(stage: Path) -> bytes:
     """The folder as a tar.gz that depends on nothing but names, contents and what may run; `whole` first."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path in sorted(
-            stage.rglob("*"), key=lambda p: (p.name != "whole", p.relative_to(stage).as_posix())
-        ):
+        for path in sorted(stage.rglob("*"), key=lambda p: (p.name != "whole", p.relative_to(stage).as_posix())):
             entry = tar.gettarinfo(path, path.relative_to(stage).as_posix())
             entry.mtime = entry.uid = entry.gid = 0
             entry.uname = entry.gname = ""
@@ -323,13 +319,9 @@ def build(command: str | None, output: Path) -> None:
 
 def main() -> int:
     """The command line; exit code 1 when the build failed."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/build", description="make dsh as one executable file (Linux)"
-    )
+    parser = argparse.ArgumentParser(prog="scripts/build", description="make dsh as one executable file (Linux)")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "dist" / "dsh", metavar="FILE")
-    parser.add_argument(
-        "--python", metavar="PYTHON", help="the interpreter to pack (default: an optimised one)"
-    )
+    parser.add_argument("--python", metavar="PYTHON", help="the interpreter to pack (default: an optimised one)")
     options = parser.parse_args()
     try:
         if not sys.platform.startswith("linux"):

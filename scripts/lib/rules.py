@@ -39,9 +39,7 @@ def named_in(source: str) -> set[str]:
 
 def main(root: Path, wanted: list[str]) -> int:
     """Print the rules without a test, the table, and last the rules that tests name but no spec file has."""
-    specs = {
-        path.stem: rules_of(path.read_text("utf-8")) for path in sorted((root / "docs/spec").glob("*.md"))
-    }
+    specs = {path.stem: rules_of(path.read_text("utf-8")) for path in sorted((root / "docs/spec").glob("*.md"))}
     specs = {name: rules for name, rules in specs.items() if rules}
     if unknown := [name for name in wanted if name not in specs]:
         print(f"rules: no such spec file: {', '.join(unknown)}", file=sys.stderr)

@@ -23,9 +23,7 @@ FORBIDDEN = {
         r"(?!\w)",
         re.IGNORECASE,
     ),
-    "names a path of one machine": re.compile(
-        r"(?<![\w.*)}\]/-])/(?:work|root)(?=[/\s\"'`]|$)|py" r"env\b(?!-)"
-    ),
+    "names a path of one machine": re.compile(r"(?<![\w.*)}\]/-])/(?:work|root)(?=[/\s\"'`]|$)|py" r"env\b(?!-)"),
 }
 
 

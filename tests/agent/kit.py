@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,9 @@ class Script(BaseAdapter):
         if isinstance(reply, BaseException):
             raise reply
         if callable(reply):
-            async for chunk in reply(request):
-                yield chunk
+            async with aclosing(reply(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
             return
         for chunk in reply:
             yield chunk

@@ -215,7 +215,7 @@ async def test_a_survivor_with_closed_pipes_does_not_outlive_the_call() -> None:
     started = time.monotonic()
     result = await _run(f"(trap '' TERM; exec sleep {mark}) >/dev/null 2>&1 & sleep 0.05; echo hi")
     assert result.stdout.text == "hi\n"
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 1.9  # less than the drain grace
     assert _living(mark) == []
 
 
@@ -227,7 +227,7 @@ async def test_a_job_of_the_shell_does_not_outlive_the_call_but_a_new_session_ma
     started = time.monotonic()
     result = await _run(command)
     assert result.stdout.text == "hi\n"
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 1.9  # less than the drain grace
     assert _living(mark) == []
     (pid,) = _living(kept)
     os.kill(pid, signals.SIGKILL)
@@ -283,13 +283,16 @@ executor = Executor(Config({{}}, {{}}))
 command = "trap '' TERM HUP; (trap '' TERM HUP; sleep {mark}) & echo > {tmp_path}/on; wait"
 trio.run(executor.run, executor.resolve(BashExecRequest(command=command)))
 """
-    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(Path.cwd())})
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "on").exists() or len(_living(f"sleep\0{mark}")) < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signals.SIGKILL)
-    process.wait()
+    path = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path})
+    try:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "on").exists() or not _living(f"sleep\0{mark}"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signals.SIGKILL)
+        process.wait()
     deadline = time.monotonic() + 2
     while _living(mark) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -303,8 +306,8 @@ async def test_no_descriptor_and_no_zombie_is_left() -> None:
     for _ in range(5):
         await _run("echo x; sleep 0.01 &")
     assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    stats = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    assert all("Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2] for pids in stats for pid in pids)
 
 
 @pytest.mark.rule("BA-55")

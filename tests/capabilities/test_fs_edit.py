@@ -82,6 +82,7 @@ def test_the_byte_order_mark_is_no_text_but_stays() -> None:
 _pieces = st.lists(st.sampled_from(["a", "b", "é", "🐻", " ", "\t", "\n", "\r\n"]), max_size=12).map("".join)
 
 
+@pytest.mark.slow
 @pytest.mark.rule("FS-27")
 @settings(max_examples=300, deadline=None)
 @given(head=_pieces, old=_pieces, tail=_pieces, new=_pieces, bom=st.booleans())
@@ -90,7 +91,7 @@ def test_bytes_outside_the_match_never_change(head: str, old: str, tail: str, ne
     text = head + old + tail
     lf = text.replace("\r\n", "\n")
     wanted = old.replace("\r\n", "\n")
-    assume(wanted and lf.count(wanted) == 1)
+    assume(wanted and lf.count(wanted) == 1 and lf.index(wanted) == len(head.replace("\r\n", "\n")))
     edited = apply_edit(mark + text.encode(), EditRequest(old, new), "f")
     assert edited.data.startswith(mark + head.encode())
     assert edited.data.endswith(tail.encode())

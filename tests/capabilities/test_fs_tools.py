@@ -152,6 +152,7 @@ async def test_control_characters_come_through(bench: Bench, work: Path) -> None
 _chunks = st.lists(st.text("ab\r\né", max_size=6), max_size=8)
 
 
+@pytest.mark.slow
 @pytest.mark.rule("FS-63", "FS-64", "FS-65")
 @settings(max_examples=300, deadline=None)
 @given(_chunks, st.integers(1, 6), st.integers(1, 4), st.integers(1, 4), st.integers(1, 120))

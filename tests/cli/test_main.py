@@ -116,7 +116,7 @@ def test_no_command_prints_help_to_stderr(dsh: Run) -> None:
 
 @pytest.mark.rule("HD-14")
 def test_an_unexpected_failure_is_one_line_unless_debugging(dsh: Run, tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("raise RuntimeError('out of cheese')")
+    (tmp_path / "apsw.py").write_text("raise RuntimeError('out of cheese')")
     env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = dsh("search", "x", env=env)
     assert done.returncode == 1
@@ -177,10 +177,10 @@ def test_a_reader_that_was_never_there(long_history: History) -> None:
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("arguments", [["search", "a"], ["sessions"], ["--version"], ["--help"], ["config", "list"]])
 def test_a_full_disk_is_one_line(dsh: Run, long_history: History, arguments: list[str]) -> None:
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = dsh(*arguments, stdout=full)
     assert done.returncode == 1
     assert done.stderr == "dsh: the output cannot be written: No space left on device\n"
@@ -229,7 +229,10 @@ def test_an_argument_that_is_no_text(history: History) -> None:
 def test_signals_end_a_long_statement(history: History, number: int, code: int) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     process = subprocess.Popen(
-        [*DSH, "sql", endless], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*DSH, "sql", endless],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     time.sleep(1.0)
     process.send_signal(number)

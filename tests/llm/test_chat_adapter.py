@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+import ssl
 import subprocess
 import sys
 import urllib.parse
@@ -196,18 +198,61 @@ async def test_leaving_early_closes_the_connection_before_control_returns() -> N
             assert fake.requests[0].gone.wait(2)
 
 
-async def test_steps_share_a_connection() -> None:
-    with FakeProvider(then="repeat") as fake:
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 that vouches for itself, with its key in the same file."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    file = tmp_path_factory.mktemp("tls") / "both.pem"
+    wanted = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(file), "-out", str(file) + ".crt"]
+    subprocess.run([openssl, "req", *wanted, *names], check=True, capture_output=True)
+    file.write_text(file.read_text() + Path(str(file) + ".crt").read_text())
+    return file
+
+
+@pytest.fixture
+def tls(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """The server's side; the client trusts it through SSL_CERT_FILE."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+async def test_steps_share_a_tls_connection(tls: ssl.SSLContext) -> None:
+    with FakeProvider(then="repeat", tls=tls) as fake:
         async with adapter(fake.base_url) as made:
             for _ in range(4):
                 assert (await collect(made.stream(request()))).text == "ok"
         assert (len(fake.requests), fake.connections) == (4, 1)
 
 
-async def test_a_server_that_lingers_after_done_does_not_hold_the_answer() -> None:
-    with FakeProvider(Reply((text("a").body, "hang"))) as fake:
+async def test_plain_connections_are_not_used_again() -> None:
+    """A server may close after any answer without having said so, as llama.cpp does after streams."""
+    with FakeProvider(then="repeat") as fake:
+        async with adapter(fake.base_url) as made:
+            for _ in range(4):
+                assert (await collect(made.stream(request()))).text == "ok"
+        assert (len(fake.requests), fake.connections) == (4, 4)
+
+
+async def test_a_server_that_lingers_after_done_does_not_hold_the_answer(tls: ssl.SSLContext) -> None:
+    with FakeProvider(Reply((text("a").body, "hang")), tls=tls) as fake:
         with trio.fail_after(2):
             assert (await ask(fake.base_url)).text == "a"
+
+
+@pytest.mark.rule("LS-75")
+async def test_a_certificate_that_nobody_vouches_for(tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with FakeProvider(tls=tls) as fake:
+        answer = await ask(fake.base_url, key=KEY)
+        assert fake.requests == []
+    assert answer.code == "TRANSPORT"
+    assert answer.error is not None
+    assert "CERTIFICATE_VERIFY_FAILED" in answer.error.message
 
 
 async def test_parallel_calls_of_one_adapter() -> None:

@@ -156,6 +156,10 @@ def test_assistant_messages() -> None:
             "tool_calls": [{"id": "c", "type": "function", "function": {"name": "bash", "arguments": raw}}],
         }
     ]
+    sent = wire(assistant(text("a"), call("c", raw)), dialect=CHAT)[0]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(sent) == {"invalid_json": raw}  # llama.cpp would refuse this session for ever
+    valid = wire(assistant(call("c", '{"b" : 1}')), dialect=CHAT)[0]["tool_calls"][0]["function"]["arguments"]
+    assert valid == '{"b" : 1}'
     assert wire(assistant()) == [{"role": "assistant", "content": ""}]
     assert wire(assistant(call("c", "")))[0]["tool_calls"][0]["function"]["arguments"] == "{}"
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dsh.core.errors import render_chain
 from dsh.llm.failure import (
     LlmError,
     classify,
@@ -250,3 +252,18 @@ def test_error_objects_in_a_stream(event: Any, code: str) -> None:
 def test_ordinary_events_are_no_failures() -> None:
     events: list[Any] = [{"error": None}, {"choices": []}, {"choices": [{"delta": {}, "error": None}]}, [], None]
     assert [stream_failure("P", e) for e in events] == [None] * len(events)
+
+
+@pytest.mark.rule("LS-43")
+def test_a_cause_chain_in_one_line() -> None:
+    def chain(*errors: BaseException) -> BaseException:
+        for outer, inner in pairwise(errors):
+            outer.__cause__ = inner
+        return errors[0]
+
+    assert render_chain(chain(LlmError("outer", "X"), ValueError("middle"), OSError("inner"))) == "outer: middle: inner"
+    assert render_chain(chain(LlmError("failed: reset", "X"), OSError("reset"))) == "failed: reset"
+    assert render_chain(ExceptionGroup("two", [ValueError("a"), ValueError("b")])) == "two [a; b]"
+    a, b = ValueError("a"), ValueError("b")
+    assert render_chain(chain(a, b, a)) == "a: b: <circular cause>"
+    assert render_chain(KeyError()) == "KeyError"

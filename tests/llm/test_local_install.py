@@ -157,18 +157,14 @@ def test_without_a_registry_the_error_names_the_package_and_a_way_on(folder: Pat
     assert "hosted provider" in (caught.value.hint or "")
 
 
-def test_an_unknown_platform_is_refused_with_the_alternatives(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_platform_is_refused_with_the_alternatives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "platform_key", lambda: ("linux", "riscv64"))
     with pytest.raises(LocalModelError, match="riscv64") as caught:
         install.install()
     assert "OpenAI-compatible" in (caught.value.hint or "")
 
 
-def test_a_full_disk_is_seen_before_anything_is_downloaded(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_seen_before_anything_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "SPACE_NEEDED", 1 << 60)
     with pytest.raises(LocalModelError, match="free space"):
         install.install(lambda stage, done, total: pytest.fail(stage))
@@ -273,9 +269,7 @@ class TestInstall:
         assert script.returncode == 0, errors
         assert (local.payload_dir() / "engine" / "lib" / "libgomp.so.1").is_file() == bool(libraries)
 
-    def test_without_site_packages_the_pip_beside_the_program_is_used(
-        self, folder: Path, tmp_path: Path
-    ) -> None:
+    def test_without_site_packages_the_pip_beside_the_program_is_used(self, folder: Path, tmp_path: Path) -> None:
         ensurepip = pytest.importorskip("ensurepip")
         wheels = list((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"))
         if not wheels:
@@ -433,7 +427,7 @@ class TestServer:
         assert refused(url)
 
     async def test_cancelling_the_start_leaves_no_process(self, models: Path) -> None:
-        with trio.move_on_after(0.3) as scope:
+        with trio.move_on_after(0.1) as scope:
             async with serve(context=512):
                 pytest.fail("it cannot load this fast")
         assert scope.cancelled_caught
@@ -488,9 +482,7 @@ class TestServer:
         assert "dsh models install local" in (caught.value.hint or "")
 
     @pytest.mark.parametrize("broken", [GGUF, "engine/xllamacpp/xllamacpp.abi3.so"])
-    async def test_a_failed_start_shows_the_end_of_its_log(
-        self, installation: Path, folder: Path, broken: str
-    ) -> None:
+    async def test_a_failed_start_shows_the_end_of_its_log(self, installation: Path, folder: Path, broken: str) -> None:
         copy = copy_of(installation, folder)
         spoil(copy / broken)
         with pytest.raises(LocalModelError, match=r"did not start: ") as caught:

@@ -16,7 +16,10 @@ from dsh.core.messages import LlmFailure
 from dsh.kernel.config import SETTINGS, Config
 from dsh.kernel.host import Host
 from dsh.kernel.signal import Signal
+from dsh.llm.failure import LlmError
 from dsh.llm.retry import Retry, RetryPolicy, decide
+from dsh.llm.service import LlmService
+from tests.llm.helpers import Scripted, collect, host, request
 
 POLICY = RetryPolicy(2, 500, 10_000, 0.1, frozenset({"SERVER", "RATE_LIMIT"}))
 
@@ -147,3 +150,13 @@ async def test_a_cancel_during_the_wait_fails_and_before_it_logs_nothing() -> No
     assert len(agent.events) == 1
     assert (await ask(agent, signal, failure()))["action"] == "fail"
     assert len(agent.events) == 1
+
+
+@pytest.mark.rule("LS-87")
+async def test_a_direct_call_is_tried_once() -> None:
+    made, adapter = host(), Scripted(error=LlmError("m", "SERVER"))
+    capability.setup(made.root)
+    made.get(LlmService).register(made.root, adapter, ["p"])
+    asked = request(purpose="session-title", session_id="s")
+    assert (await collect(made.get(LlmService).stream(asked))).code == "SERVER"
+    assert len(adapter.requests) == 1

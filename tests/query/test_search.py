@@ -63,7 +63,18 @@ def test_japanese_and_korean_too(history: History) -> None:
 
 def test_words_names_and_paths(history: History) -> None:
     history.say("code", "see src/dsh/loop.py: foo_bar calls camelCaseName, error E0425, option --no-cache")
-    for query in ("foo_bar", "foo", "bar", "camelCaseName", "camel", "case", "loop.py", "src/dsh", "E0425", "--no-cache"):
+    for query in (
+        "foo_bar",
+        "foo",
+        "bar",
+        "camelCaseName",
+        "camel",
+        "case",
+        "loop.py",
+        "src/dsh",
+        "E0425",
+        "--no-cache",
+    ):
         assert sessions(find(history, query)) == ["code"], query
     assert sessions(find(history, '"bar foo"')) == []
     assert sessions(find(history, "loop -cache")) == []
@@ -71,7 +82,9 @@ def test_words_names_and_paths(history: History) -> None:
     assert sessions(find(history, "came*")) == ["code"]
 
 
-@pytest.mark.parametrize("query", ['"', "a AND", "NEAR(", "text:yes", "yes*nope", "^yes", "yes)", "{a b} : c", "\\", "'", "a\0b"])
+@pytest.mark.parametrize(
+    "query", ['"', "a AND", "NEAR(", "text:yes", "yes*nope", "^yes", "yes)", "{a b} : c", "\\", "'", "a\0b"]
+)
 def test_nothing_typed_is_a_syntax_error(history: History, query: str) -> None:
     history.say("s", "yes and no")
     find(history, query)

@@ -32,7 +32,7 @@ def asked(text: str, words: list[str] | None = None, tags: list[list[str]] | Non
         ("--no-cache", '(text : ("--no-cache"))'),
         ("NOT NEAR(a) text:b", '(text : ("NOT" AND "NEAR(a)" AND "text:b"))'),
         ("修改x", '(text : (" 修  改 x"))'),
-        ("say \"5'\" tall", '(text : ("say" AND "5\'" AND "tall"))'),
+        ('say "5\'" tall', '(text : ("say" AND "5\'" AND "tall"))'),
     ],
 )
 def test_expression(typed: str, wanted: str) -> None:

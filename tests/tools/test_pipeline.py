@@ -575,15 +575,25 @@ async def test_the_body_runs_only_with_fitting_arguments() -> None:
     assert text(raw) == 'Error: invalid arguments: "arguments" must be an object'
 
 
-@pytest.mark.rule("TL-38")
 async def test_a_refused_call_does_not_run_but_a_denial_stays() -> None:
     bench = Bench()
-    bench.add("t")
-    call = Call(bench.tools, Execution("c", "t", {}))
-    await call.prepare()
-    call.refuse("no disk")
-    await call.dispatch()
-    assert text(await call.finalize()) == "Error: no disk"
+    ran: list[int] = []
+
+    async def body(args: Any, execution: Execution) -> Any:
+        ran.append(1)
+
+    async def refused() -> str:
+        call = Call(bench.tools, Execution("c", "t", {}))
+        await call.prepare()
+        call.refuse("no disk")
+        await call.dispatch()
+        return text(await call.finalize())
+
+    bench.add("t", body)
+    assert await refused() == "Error: no disk"
+    bench.tools.guard(bench.host.root, lambda _: "denied")
+    assert await refused() == "Error: denied"
+    assert ran == []
 
 
 @pytest.mark.rule("TL-42")

@@ -1,7 +1,7 @@
 """One adapter for every server that speaks chat completions: DeepSeek, OpenAI and everything compatible.
 
 The adapter owns one HTTP client per endpoint, made at the first request and closed with the program, so the
-steps of a run share their connection. One `stream` call is one request (LS-6): no retries, no redirects and
+steps of a run share a TLS connection. One `stream` call is one request (LS-6): no retries, no redirects and
 no timeouts of the client library; the idle watchdog alone bounds it. It runs while the consumer waits and not
 while it works, from emitted chunk to emitted chunk, so keep-alive comments do not extend it (LS-76).
 """
@@ -12,7 +12,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
@@ -78,8 +78,7 @@ class Endpoint:
         return {**configured, **ours}
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """A model of a server's list; the window in tokens where the server tells it."""
 
     id: str
@@ -175,7 +174,7 @@ class ChatAdapter:
         try:
             response = await client.get(f"{place.base_url}/models", headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._transport("request to", error) from error
+            raise self._transport("request to", error) from telling(error)
         if response.status_code // 100 != 2:
             raise self._refused(response, response.content[:_ERROR_BODY_LIMIT])
         try:
@@ -215,7 +214,8 @@ class ChatAdapter:
                     yield chunk
             if exchange.answer.failure is not None:
                 raise self._redacted(exchange.answer.failure)
-            await _drain(exchange)
+            if http.keeps_connections(place.base_url):
+                await _drain(exchange)
         finally:
             await _close(exchange)
 
@@ -234,7 +234,7 @@ class ChatAdapter:
                     raise self._timed_out(seconds) from error
                 await trio.lowlevel.checkpoint_if_cancelled()  # LS-77: a cancellation of the caller goes first
                 part = "request to" if exchange.response is None else "stream from"
-                raise self._transport(part, error) from error
+                raise self._transport(part, error) from telling(error)
         raise self._timed_out(seconds)
 
     def _timed_out(self, seconds: float) -> LlmError:
@@ -275,8 +275,8 @@ class ChatAdapter:
         return self._redacted(failure)
 
     def _transport(self, part: str, error: Exception) -> LlmError:
-        """LS-75; the cause's text goes along where it says more than the kind of error."""
-        said = one_line(str(error))
+        """LS-75; the text of the cause goes along."""
+        said = one_line(str(telling(error)))
         message = f"{self.endpoint.title} {part} {self.endpoint.shown_url} failed"
         return self._redacted(LlmError(message + (f": {said}" if said else ""), "TRANSPORT"))
 
@@ -289,6 +289,14 @@ class ChatAdapter:
         clean = LlmError.of({**facts, "message": facts["message"].replace(key, "[key]")})
         clean.hint = error.hint
         return clean
+
+
+def telling(error: BaseException) -> BaseException:
+    """The first of a chain of causes that says something; the outer ones may only name their kind."""
+    cause: BaseException | None = error
+    while cause is not None and not str(cause):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
 
 
 async def _read(exchange: _Exchange) -> list[Chunk]:

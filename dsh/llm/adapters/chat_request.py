@@ -7,24 +7,24 @@ bytes up to the first new message: providers cache by exact prefix (LS-56).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from dsh.core.lossless import dumps, mend_surrogates
+from dsh.core.lossless import dumps, loads, mend_surrogates
 from dsh.core.messages import Block, Message, Request, text_of
 from dsh.llm.failure import LlmError
 
 NO_OUTPUT = "(no output)"
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(NamedTuple):
     """What is special about a kind of server.
 
     `thinking`: it takes DeepSeek's `thinking` switch. `efforts`: the reasoning efforts that may be asked for.
     `max_tokens_field`: its name for the output limit. `always_replay_reasoning`: reasoning goes back with
     tool calls whatever the replay state says, since the API refuses the history otherwise (P5); other servers
-    get it back only where they gave it under that very name.
+    get it back only where they gave it under that very name. `parses_arguments`: it parses the arguments of
+    calls in the history and refuses the whole request if one is not JSON, as llama.cpp does: one bad call would end
+    the session.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Dialect:
     efforts: tuple[tuple[str, str], ...]
     max_tokens_field: str = "max_tokens"
     always_replay_reasoning: bool = False
+    parses_arguments: bool = False
 
 
 _OPENAI_EFFORTS = (
@@ -54,7 +55,7 @@ DIALECTS: dict[str, Dialect] = {
         ),
         # OpenAI's reasoning models refuse the older name
         Dialect("openai", thinking=False, efforts=_OPENAI_EFFORTS, max_tokens_field="max_completion_tokens"),
-        Dialect("chat", thinking=False, efforts=_OPENAI_EFFORTS),
+        Dialect("chat", thinking=False, efforts=_OPENAI_EFFORTS, parses_arguments=True),
     )
 }
 
@@ -142,7 +143,7 @@ def _assistant(dialect: Dialect, provider: str, message: Message) -> dict[str, A
         thought = "".join(b.get("text", "") for b in message["content"] if b["type"] == "reasoning")
         if thought:
             wire["reasoning_content"] = thought
-    wire["tool_calls"] = [_call(b) for b in calls]
+    wire["tool_calls"] = [_call(dialect, b) for b in calls]
     return wire
 
 
@@ -158,12 +159,21 @@ def _wants_reasoning(dialect: Dialect, provider: str, message: Message) -> bool:
     return told or dialect.always_replay_reasoning
 
 
-def _call(block: Block) -> dict[str, Any]:
-    """A call that was made without arguments goes back as `{}`: servers that parse the history refuse an
-    empty text. Anything else goes back exactly as it came (LS-4)."""
-    arguments = block["arguments"] if block["arguments"].strip() else "{}"
-    return {
-        "id": block["id"],
-        "type": "function",
-        "function": {"name": block["name"], "arguments": arguments},
-    }
+def _call(dialect: Dialect, block: Block) -> dict[str, Any]:
+    """Arguments go back exactly as they came (LS-4), but for what a server may refuse: none at all, and, where it
+    parses them, text that is not JSON, which goes back inside an object."""
+    arguments = block["arguments"]
+    if not arguments.strip():
+        arguments = "{}"
+    elif dialect.parses_arguments and not _is_json(arguments):
+        arguments = dumps({"invalid_json": arguments})
+    function = {"name": block["name"], "arguments": arguments}
+    return {"id": block["id"], "type": "function", "function": function}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        loads(text)
+    except ValueError:
+        return False
+    return True

@@ -16,6 +16,7 @@ import trio
 from dsh.core.messages import Chunk, Request
 from dsh.llm.adapter import BaseAdapter, ModelInfo, ProviderInfo, ResolvedModel
 from dsh.llm.adapters.chat import ChatAdapter, Endpoint
+from dsh.llm.failure import LlmError
 
 ROUTE = "local"
 
@@ -48,9 +49,14 @@ class LocalAdapter(BaseAdapter):
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         chat = await self._chat()
-        async with aclosing(chat.stream(request)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        try:
+            async with aclosing(chat.stream(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except LlmError as error:
+            if error.code == "TRANSPORT":  # the child may be gone; a retry starts another
+                await self.aclose()
+            raise
 
     async def _chat(self) -> ChatAdapter:
         async with self._starting:
@@ -68,20 +74,22 @@ class LocalAdapter(BaseAdapter):
             return held.chat
 
     async def aclose(self) -> None:
+        """End the child, if there is one; a later call starts another."""
         held, self._held = self._held, None
         if held is not None:
-            if held.chat is not None:
-                await held.chat.aclose()
-            held.release.set()
-            await held.ended.wait()
+            with trio.CancelScope(shield=True):
+                if held.chat is not None:
+                    await held.chat.aclose()
+                held.scope.cancel()
+                await held.ended.wait()
 
 
 class _Held:
-    """The child's context manager, held open by a task of its own until `release`."""
+    """The child's context manager, held open by a task of its own until `scope` is cancelled."""
 
     def __init__(self) -> None:
         self.ready = trio.Event()
-        self.release = trio.Event()
+        self.scope = trio.CancelScope()
         self.ended = trio.Event()
         self.base_url = ""
         self.chat: ChatAdapter | None = None
@@ -91,10 +99,11 @@ class _Held:
         from dsh.llm.local import child
 
         try:
-            async with child.serve() as base_url:
-                self.base_url = base_url.rstrip("/")
-                self.ready.set()
-                await self.release.wait()
+            with self.scope:
+                async with child.serve() as base_url:
+                    self.base_url = base_url.rstrip("/")
+                    self.ready.set()
+                    await trio.sleep_forever()
         except Exception as error:  # noqa: BLE001 (handed to whoever waits; a system task must not fail)
             self.failure = error
         finally:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -62,9 +62,7 @@ def configuration(
 ) -> dict[str, Any]:
     """What the server is told; `parent` is the process it dies with, by default this one, 0 is none."""
     if not is_installed():
-        raise LocalModelError(
-            "the local model is not installed", hint="`dsh models install local` installs it"
-        )
+        raise LocalModelError("the local model is not installed", hint="`dsh models install local` installs it")
     if threads is None:
         threads = (_usable_cores() + 1) // 2
     template = importlib.resources.files(__package__).joinpath("template.jinja").read_text("utf-8")
@@ -101,7 +99,8 @@ def launch(config: dict[str, Any], *, stdin: int) -> Iterator[tuple[subprocess.P
         )
         try:
             if process.stdin is not None:
-                process.stdin.write(json.dumps(config).encode() + b"\n")
+                with suppress(BrokenPipeError):  # it has ended already: its log tells why
+                    process.stdin.write(json.dumps(config).encode() + b"\n")
             yield process, log
         finally:
             for stream in (process.stdin, process.stdout):

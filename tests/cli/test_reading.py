@@ -1,0 +1,366 @@
+"""`dsh sessions`, `dsh show` and `dsh sql`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dsh.cli.transcript import closed, fenced
+from dsh.store import locks, writes
+from tests.cli.conftest import DSH, ROOT, Run
+from tests.history import History, call, text
+
+Terminal = Callable[..., tuple[int, str]]
+
+# sessions
+
+
+def listed(dsh: Run, *arguments: str) -> dict[str, dict[str, object]]:
+    done = dsh("sessions", "--json", *arguments)
+    assert done.returncode == 0
+    return {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+def test_sessions_newest_first(dsh: Run, history: History) -> None:
+    history.say("one", "first\tprompt\nmore", cwd="/a", time=1_760_000_000_000)
+    history.say("two", "second", cwd="/b", time=1_760_000_100_000)
+    done = dsh("sessions")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "two\t2025-10-09T08:55:08Z\tcompleted\t1\tdeepseek-chat\t/b\tsecond",
+        "one\t2025-10-09T08:53:28Z\tcompleted\t1\tdeepseek-chat\t/a\tfirst prompt more",
+    ]
+    assert list(listed(dsh, "--cwd", "/a")) == ["one"]
+    assert listed(dsh)["one"] == {
+        "id": "one",
+        "title": "first\tprompt\nmore",
+        "cwd": "/a",
+        "turns": 1,
+        "events": 8,
+        "model": "deepseek-chat",
+        "status": "completed",
+        "createdAt": 1_760_000_000_000,
+        "updatedAt": 1_760_000_008_000,
+        "parentSession": None,
+    }
+
+
+def test_status_tells_live_from_dead(dsh: Run, history: History) -> None:
+    for name in ("dead", "live", "idle"):
+        history.session(name)
+        history.turn(name, 1, "hi", text("x"), end={} if name != "idle" else {"kind": "error", "message": "m"})
+    writes.claim_lease(history.db, "live", "us")
+    writes.claim_lease(history.db, "idle", "us")
+    found = {id: s["status"] for id, s in listed(dsh).items()}
+    assert found == {"dead": "interrupted", "live": "running", "idle": "open"}
+    writes.release_lease(history.db, "idle", "us")
+    assert listed(dsh)["idle"]["status"] == "error"
+    # a lease whose process is gone protects nothing
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    history.db.rows(
+        "INSERT INTO lease(session_id, holder, pid, boot_id, process_start, heartbeat, replaces) VALUES (?,?,?,?,?,?,?)",
+        ("dead", "ghost", gone.pid, locks.boot_id(), "1", writes.now_ms(), None),
+    )
+    assert listed(dsh)["dead"]["status"] == "interrupted"
+
+
+def test_more_than_the_limit_is_told_of(dsh: Run, history: History) -> None:
+    for number in range(22):
+        history.say(f"s{number:02d}", "hi")
+    done = dsh("sessions")
+    assert len(done.stdout.splitlines()) == 20
+    assert "there are more" in done.stderr
+    assert dsh("sessions", "-n", "22").stderr == ""
+
+
+def test_children_are_listed_on_demand(dsh: Run, history: History) -> None:
+    history.say("root", "hi")
+    history.session("child", depth=1, parent="root")
+    history.turn("child", 1, "task", text("done"))
+    assert list(listed(dsh)) == ["root"]
+    assert listed(dsh, "--all")["child"]["parentSession"] == "root"
+
+
+def test_no_sessions(dsh: Run, history: History) -> None:
+    done = dsh("sessions")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "dsh: no sessions\n")
+    history.db.close()
+    Path(os.environ["DSH_DB"]).unlink()
+    done = dsh("sessions", "--json")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no history yet" in done.stderr
+
+
+def test_titles_cannot_break_lines_or_terminals(dsh: Run, history: History, terminal: Terminal) -> None:
+    history.say("s", "evil\r\n\x1b[2Jtitle\u2028\u202e wide 修改 " + "x" * 300)
+    assert len(dsh("sessions").stdout.splitlines()) == 1
+    code, shown = terminal("sessions")
+    assert code == 0
+    lines = shown.splitlines()
+    assert len(lines) == 2
+    assert all(len(re.sub("\x1b\\[[0-9;]*m", "", line)) <= 80 for line in lines)
+    assert "\x1b[2J" not in shown
+
+
+# show
+
+
+@pytest.fixture
+def talk(history: History) -> History:
+    history.session("abc1", cwd="/a")
+    thought = {"type": "reasoning", "text": "thinking hard"}
+    history.turn(
+        "abc1",
+        1,
+        "please list\n```\nunclosed",
+        thought,
+        text("Sure, ```inline``` then"),
+        call("c1", "bash", '{"command":"ls  -la"}'),
+        results={"c1": "".join(f"file {n}\n" for n in range(50)) + "```\nfence\n````\nlonger\n"},
+    )
+    history.turn("abc1", 2, "thanks", text("welcome"), end={"kind": "error", "message": "it broke", "code": "SERVER"})
+    history.say("abd2", "other", time=history.clock + 10)
+    return history
+
+
+@pytest.mark.rule("SE-26")
+def test_show_prefers_what_the_person_wrote(dsh: Run, history: History) -> None:
+    history.session("s")
+    history.event("s", "turn/start", {"turn": 1, "trigger": {"kind": "message", "source": {"kind": "user"}}})
+    envelope = {"displayContent": [text("my own words")], "prefixContexts": []}
+    data = {
+        "content": [text("<context>baked</context> my own words")],
+        "source": {"kind": "user"},
+        "envelope": envelope,
+    }
+    history.event("s", "user/message", data, "append")
+    for arguments in (["show", "s"], ["show", "s", "--markdown"]):
+        shown = dsh(*arguments).stdout
+        assert "my own words" in shown
+        assert "baked" not in shown
+    assert "baked" in dsh("show", "s", "--messages").stdout
+
+
+def test_show_as_text(dsh: Run, talk: History) -> None:
+    done = dsh("show", "abc1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("please list ``` unclosed\nabc1 · /a · deepseek/deepseek-chat · ")
+    for part in ("[1] you\n    please list", "[5] assistant\n", "[5] bash ls -la\n", "[7] bash result\n    file 0\n"):
+        assert part in done.stdout
+    assert "more lines)" in done.stdout
+    assert "file 49" not in done.stdout
+    assert "turn ended: error\n    SERVER: it broke" in done.stdout
+    assert "file 49" in dsh("show", "abc1", "--full").stdout
+    part = dsh("show", "abc1", "--from", "7", "--to", "7").stdout
+    assert part.startswith("[7] bash result\n")
+
+
+def test_show_one_event(dsh: Run, talk: History) -> None:
+    assert "file 49" in dsh("show", "abc1:7").stdout
+    assert dsh("show", "abc1:7", "--json").stdout.count("\n") == 1
+    assert '"type":"step/start"' in dsh("show", "abc1:2").stdout
+    done = dsh("show", "abc1:99")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "dsh: session abc1 has no event 99; its last is 17\n"
+
+
+@pytest.mark.rule("HD-14")
+def test_show_finds_sessions_by_beginning_and_last(dsh: Run, talk: History) -> None:
+    assert dsh("show", "abd").stdout.startswith("other\nabd2")
+    assert dsh("show", "last").stdout.startswith("other\nabd2")
+    assert dsh("show", "-").stdout.startswith("other\nabd2")
+    done = dsh("show", "ab")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "dsh: several sessions begin with 'ab'\ndsh: they are abc1, abd2\n"
+    assert dsh("show", "zz").returncode == 2
+    talk.say("with:7", "an id with a colon")
+    assert dsh("show", "with:7").stdout.startswith("an id with a colon")
+
+
+def test_show_json_is_the_log(dsh: Run, talk: History) -> None:
+    replacement = {"op": "replace", "start": 1, "end": 1}
+    talk.session("r")
+    source = {"kind": "user"}
+    talk.event("r", "turn/start", {"turn": 1, "trigger": {"kind": "message", "source": source}})
+    talk.event("r", "user/message", {"content": [text("long")], "source": source}, "append")
+    writes.insert_event(
+        talk.db, "r", 2, "user/message", 5, '{\n "content": [],\n "x": 1.0}', "[1]", json.dumps(replacement)
+    )
+    lines = dsh("show", "r", "--json").stdout.splitlines()
+    assert len(lines) == 3
+    assert list(json.loads(lines[2])) == ["type", "seq", "time", "data", "sourceEventSeqs", "surfaceOp", "sessionId"]
+    assert '"x": 1.0' in lines[2]
+    assert json.loads(lines[2])["surfaceOp"] == replacement
+    events = [json.loads(line) for line in dsh("show", "abc1", "--json").stdout.splitlines()]
+    assert [e["seq"] for e in events] == list(range(18))
+    assert any(e["type"] == "assistant/chunk" for e in events)
+
+
+@pytest.mark.rule("SE-20")
+def test_show_messages(dsh: Run, talk: History) -> None:
+    lines = [json.loads(line) for line in dsh("show", "abc1", "--messages").stdout.splitlines()]
+    assert [m["role"] for m in lines] == ["user", "assistant", "user", "user", "assistant"]
+    assert list(lines[1]) == ["role", "content", "provenance"]
+    assert lines[2]["content"][0]["type"] == "tool-result"
+
+
+def test_show_markdown_keeps_its_structure(dsh: Run, talk: History) -> None:
+    shown = dsh("show", "abc1", "--markdown").stdout
+    opened, headings = None, []
+    for line in shown.split("\n"):
+        fence = re.match(r"^(`{3,}|~{3,})(.*)$", line)
+        if fence and opened is None and "`" not in fence[2]:
+            opened = fence[1]
+        elif fence and opened and len(fence[1]) >= len(opened) and not fence[2].strip():
+            opened = None
+        elif opened is None and line.startswith("#"):
+            headings.append(line)
+    assert opened is None
+    assert headings[1:] == ["## Turn 1", "### You", "### Assistant", "## Turn 2", "### You", "### Assistant"]
+    assert "file 49" in shown
+
+
+@pytest.mark.parametrize("body", ["plain", "```", "````\n```", "a ``` b `````` c", "~~~"])
+def test_fences_survive(body: str) -> None:
+    fence = fenced(body).split("\n")[0]
+    assert len(fence) > max((len(run) for run in re.findall("`+", body)), default=2)
+    assert fenced(body).endswith(f"\n{fence}")
+
+
+@pytest.mark.parametrize(
+    ("body", "added"),
+    [("```\nopen", "```"), ("```\nshut\n```", None), ("~~~~\n```\n~~~", "~~~~"), ("``` a ``` b", None), ("x", None)],
+)
+def test_open_fences_are_closed(body: str, added: str | None) -> None:
+    assert closed(body) == (body if added is None else f"{body}\n{added}")
+
+
+def test_show_on_a_terminal_is_harmless(history: History, terminal: Terminal) -> None:
+    history.say("s", "clear \x1b[2J the\rscreen\x07 \x9b31m")
+    code, shown = terminal("show", "s")
+    assert code == 0
+    assert "\x1b[2J" not in shown
+    assert "\x07" not in shown
+    assert "\x9b" not in shown
+    assert "␛[2J the␍screen␇" in shown
+
+
+def test_show_in_a_pipe_is_verbatim(dsh: Run, history: History) -> None:
+    history.say("s", "clear \x1b[2J the \x07 screen")
+    assert "    clear \x1b[2J the \x07 screen\n" in dsh("show", "s").stdout
+
+
+# sql
+
+
+def test_sql_forms(dsh: Run, history: History) -> None:
+    history.say("s", "hi")
+    query = "select id, turns, 1.5 as x, null as y, 'a\tb\nc' as z, x'0aff' as b from session"
+    assert dsh("sql", query).stdout == "s\t1\t1.5\t\ta\\tb\\nc\t0aff\n"
+    assert json.loads(dsh("sql", "--json", query).stdout) == {
+        "id": "s",
+        "turns": 1,
+        "x": 1.5,
+        "y": None,
+        "z": "a\tb\nc",
+        "b": "0aff",
+    }
+    rows = list(csv.reader(io.StringIO(dsh("sql", "--csv", query).stdout)))
+    assert rows == [["id", "turns", "x", "y", "z", "b"], ["s", "1", "1.5", "", "a\tb\nc", "0aff"]]
+    assert dsh("sql", "-", stdin=None, input="select 7;\n-- done\n").stdout == "7\n"
+    assert dsh("sql", "--json", "select 9e999 as big").stdout == '{"big":null}\n'
+    done = dsh("sql", "select 1 where false")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_sql_on_a_terminal(history: History, terminal: Terminal) -> None:
+    history.say("session-one", "hi")
+    code, shown = terminal("sql", "select id, turns, 'x\x1b[2J' as z from session")
+    assert code == 0
+    lines = shown.splitlines()
+    assert re.sub("\x1b\\[[0-9;]*m", "", lines[0]).split() == ["id", "turns", "z"]
+    assert lines[1].split() == ["session-one", "1", "x␛[2J"]
+
+
+@pytest.mark.rule("HD-14")
+@pytest.mark.parametrize(
+    ("query", "says", "hint"),
+    [
+        ("select * from _event", "only the views can be queried", "views: session, "),
+        ("select * from nosuch", "no such table: nosuch", "views: session, "),
+        ("selec 1", 'near "selec": syntax error', "lists views and columns"),
+        ("select nope from session", "no such column: nope", "lists views and columns"),
+        ("delete from session", "dsh sql only reads", "dsh config"),
+        ("with x as (select 1) insert into setting values ('a', '1')", "dsh sql only reads", "dsh config"),
+        ("pragma query_only = 0", "only the views can be queried", "views: "),
+        ("pragma journal_mode = delete", "only the views can be queried", "views: "),
+        ("attach ':memory:' as x", "only the views can be queried", "views: "),
+        ("create table x(a)", "only the views can be queried", "views: "),
+        ("select 1; select 2", "more than one statement", None),
+        ("select 1;;select 2", "more than one statement", None),
+        ("-- nothing", "the query is empty", None),
+        ("select 'x", 'unrecognized token: "\'x"', "lists views"),
+    ],
+)
+def test_sql_refusals(dsh: Run, history: History, query: str, says: str, hint: str | None) -> None:
+    history.say("s", "hi")
+    done = dsh("sql", query)
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith(f"dsh: {says}")
+    assert len(lines) == (1 if hint is None else 2)
+    assert hint is None or hint in lines[1]
+    assert dsh("sql", "select count(*) from session").stdout == "1\n"
+
+
+def test_sql_semicolons_that_are_no_ends(dsh: Run, history: History) -> None:
+    assert dsh("sql", "select ';' as \"a;b\" /* ; */ -- ; x\n;").stdout == ";\n"
+
+
+def test_sql_lists_views(dsh: Run, history: History) -> None:
+    lines = dsh("sql").stdout.splitlines()
+    assert "session(id, version, created_at, cwd" in lines[0]
+    assert any(line.startswith("search_document(id, session_id, seq, type, time, text)") for line in lines)
+    assert not any(line.startswith("_") for line in lines)
+
+
+@pytest.mark.slow
+def test_sql_holds_no_million_rows(history: History) -> None:
+    query = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n LIMIT 1000000) SELECT i, hex(zeroblob(100)) FROM n"
+    peaks = []
+    for limit in ("1", "1000000"):
+        script = (
+            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True); "
+        )
+        script += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+        command = [sys.executable, "-c", script, *DSH, "sql", query.replace("1000000", limit)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        peaks.append(int(subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout))
+    assert peaks[1] - peaks[0] < 10_000 * (1 if sys.platform == "linux" else 1024)
+    assert resource.getpagesize() > 0
+
+
+def test_rows_come_as_they_are_found(history: History) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    began = time.monotonic()
+    with subprocess.Popen([*DSH, "sql", endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=20) == 0
+    assert time.monotonic() - began < 20
