@@ -55,8 +55,11 @@ class Prompt:
     """A service: sections, variables and tool providers, global or of one agent."""
 
     def __init__(self, host: Host) -> None:
-        changed = lambda: host.hooks.notify("system-prompt/change", None)  # noqa: E731
         self._hooks = host.hooks
+
+        def changed() -> None:
+            host.hooks.notify("system-prompt/change", None)
+
         self._sections: Layers[tuple[float, Text]] = Layers("prompt section", "PROMPT_DUPLICATE", changed)
         self._variables: Layers[Callable[[AssembleContext], str | None]] = Layers(
             "prompt variable", "PROMPT_DUPLICATE", changed

@@ -26,10 +26,9 @@ async def discover() -> dict[str, Route]:
         url = f"http://127.0.0.1:{port}/v1"
         adapter = ChatAdapter(Endpoint(name, url, title))
         try:
-            with trio.move_on_after(TIMEOUT_SECONDS):
-                models = tuple(m.id for m in await adapter.fetch_models())
-                if models:
-                    found[name] = Route(name, title, url, model=models[0], models=models)
+            models = tuple(m.id for m in await adapter.fetch_models(TIMEOUT_SECONDS))
+            if models:
+                found[name] = Route(name, title, url, model=models[0], models=models)
         except LlmError:
             return  # nobody there, or something else
         finally:

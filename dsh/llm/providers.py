@@ -7,7 +7,6 @@ the network unless the answer is needed: a run with a key and a model starts wit
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple, NotRequired, TypedDict
@@ -25,8 +24,6 @@ from dsh.llm.catalogue import DEEPSEEK
 from dsh.llm.failure import LlmError
 from dsh.llm.routes import BUILT_IN, LOCAL, Route, configured, given_base_url
 from dsh.llm.service import LlmService
-
-_LIST_SECONDS = 10.0
 
 WAYS_ON = (
     "set DEEPSEEK_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY; or name a server with --base-url URL; "
@@ -47,8 +44,6 @@ class Selection(NamedTuple):
 
 def _local_route() -> Route | None:
     """The route of the local model if it is installed."""
-    if importlib.util.find_spec("dsh.llm.local") is None:
-        return None
     from dsh.llm import local
 
     if not local.is_installed():
@@ -57,7 +52,7 @@ def _local_route() -> Route | None:
 
 
 class _Chooser:
-    """The state of one choice: the known routes, and where the provider came from."""
+    """The routes known to one choice; those of this machine join when they are looked for."""
 
     def __init__(self, config: Config, known: dict[str, Route]) -> None:
         self.config = config
@@ -136,11 +131,12 @@ async def choose(
         if wanted and not route.model_ids_with_slash:
             wanted = wanted.removeprefix(f"{provider}/")
         level = "flag"
-    elif (named := await _prefix(chooser, model)) is not None:
+    elif not base_url and (named := await _prefix(chooser, model)) is not None:
         route, wanted = named
         level = "flag"
     elif url:
         route = next(iter(chooser.known.values()))
+        wanted = wanted and wanted.removeprefix(f"{route.name}/")
         level = "url"
     elif header is not None:
         route = await chooser.require(header["provider"], "this session's provider")
@@ -164,15 +160,10 @@ async def choose(
         chosen = set_model.removeprefix(f"{route.name}/") if not route.model_ids_with_slash else set_model
     if not chosen:
         chosen = route.model or await _ask(route, config)
-    return Selection(
-        route.name,
-        chosen,
-        _effort(config, route, chosen, header),
-        f"using the local model {chosen} (no key or server found)"
-        if level == "first" and route.kind == LOCAL
-        else None,
-        chooser.usable(),
-    )
+    notice = None
+    if level == "first" and route.kind == LOCAL:
+        notice = f"using the local model {chosen} (no key or server found)"
+    return Selection(route.name, chosen, _effort(config, route, chosen, header), notice, chooser.usable())
 
 
 async def _prefix(chooser: _Chooser, model: str | None) -> tuple[Route, str] | None:
@@ -198,9 +189,9 @@ async def _first(chooser: _Chooser, model: str | None) -> Route:
 
 def _no_such(chooser: _Chooser, model: str, route: Route) -> ConfigError:
     """`NAME/MODEL` where NAME is no route and the chosen provider has no such ids."""
-    name = model.partition("/")[0]
     import difflib
 
+    name = model.partition("/")[0]
     known = [f"{r.name}/{m}" for r in chooser.usable().values() for m in _known_ids(r)]
     near = difflib.get_close_matches(model, known, 3, 0.4) or known[:3]
     why = f"provider {name!r} is not configured"
@@ -234,10 +225,7 @@ async def _ask(route: Route, config: Config) -> str:
     listed: list[Listed] = []
     reason = "it lists no models"
     try:
-        with trio.move_on_after(_LIST_SECONDS) as bound:
-            listed = await adapter.fetch_models()
-        if bound.cancelled_caught:
-            reason = f"no answer in {_LIST_SECONDS:g} s"
+        listed = await adapter.fetch_models()
     except LlmError as error:
         reason = error.message
     finally:
@@ -356,47 +344,39 @@ async def offered(
 
 async def _offer(route: Route, config: Config) -> Offer:
     offer: Offer = {"provider": route.name, "name": route.title, "models": []}
-    listed: list[Listed] = []
     if route.kind == LOCAL:
         from dsh.llm import local
 
-        listed = [Listed(local.MODEL_ID, local.MODEL_ID, local.CONTEXT_WINDOW)]
-    else:
-        adapter = ChatAdapter(endpoint(route, config))
-        offer["baseURL"] = adapter.endpoint.shown_url
-        known = [Listed(m, m, None) for m in adapter.known_models() or []]
-        if route.missing is not None:
-            offer["error"] = f"{route.missing} is not set"
-        elif route.models is None:
-            try:
-                with trio.move_on_after(_LIST_SECONDS) as bound:
-                    listed = await adapter.fetch_models()
-                if bound.cancelled_caught:
-                    offer["error"] = f"no answer in {_LIST_SECONDS:g} s"
-            except LlmError as error:
-                offer["error"] = error.message
-            finally:
-                await adapter.aclose()
-        seen = {m.id for m in known}
-        listed = known + [m for m in listed if m.id not in seen]
-    default = route.model or (listed[0].id if listed else None)
-    for entry in listed:
-        offer["models"].append(await _offered_model(route, config, entry, entry.id == default))
+        window = local.CONTEXT_WINDOW
+        offer["models"] = [{"id": local.MODEL_ID, "name": local.MODEL_ID, "default": True, "contextWindow": window}]
+        return offer
+    adapter = ChatAdapter(endpoint(route, config))
+    offer["baseURL"] = adapter.endpoint.shown_url
+    models = {m: Listed(m, m, None) for m in adapter.known_models() or []}
+    if route.missing is not None:
+        offer["error"] = f"{route.missing} is not set"
+    elif route.models is None:
+        try:
+            for entry in await adapter.fetch_models():
+                models.setdefault(entry.id, entry)
+        except LlmError as error:
+            offer["error"] = error.message
+        finally:
+            await adapter.aclose()
+    default = route.model or next(iter(models), None)
+    offer["models"] = [await _offered_model(adapter, m, m.id == default) for m in models.values()]
     return offer
 
 
-async def _offered_model(route: Route, config: Config, entry: Listed, default: bool) -> OfferedModel:
-    shown: OfferedModel = {"id": entry.id, "name": entry.name, "default": default}
-    window = entry.context_window
-    if route.kind != LOCAL:
-        resolved = await ChatAdapter(endpoint(route, config)).resolve_model(route.name, entry.id)
-        shown["name"] = resolved["name"] if resolved["name"] != entry.id else entry.name
-        window = resolved["context"]["contextWindow"] if "context" in resolved else window
-        # other dialects accept the usual efforts for any model; whether one heeds them nobody can tell
-        if "reasoning" in resolved and route.kind == "deepseek":
-            shown["efforts"] = [e["id"] for e in resolved["reasoning"]["efforts"]]
-            if "defaultEffort" in resolved["reasoning"]:
-                shown["defaultEffort"] = resolved["reasoning"]["defaultEffort"]
-    if window is not None:
-        shown["contextWindow"] = window
+async def _offered_model(adapter: ChatAdapter, entry: Listed, default: bool) -> OfferedModel:
+    resolved = await adapter.resolve_model(adapter.endpoint.route, entry.id)
+    name = resolved["name"] if resolved["name"] != entry.id else entry.name
+    shown: OfferedModel = {"id": entry.id, "name": name, "default": default}
+    if "context" in resolved:
+        shown["contextWindow"] = resolved["context"]["contextWindow"]
+    # other dialects accept the usual efforts for any model; whether one heeds them nobody can tell
+    if "reasoning" in resolved and adapter.endpoint.dialect.thinking:
+        shown["efforts"] = [e["id"] for e in resolved["reasoning"]["efforts"]]
+        if "defaultEffort" in resolved["reasoning"]:
+            shown["defaultEffort"] = resolved["reasoning"]["defaultEffort"]
     return shown

@@ -109,19 +109,22 @@ def _built_in(name: str, entry: _BuiltIn, env: Mapping[str, str]) -> Route:
     key = clean_key(env.get(entry.key_variable, ""), entry.key_variable)
     variable = entry.url_variable or ""
     elsewhere = env.get(variable, "").strip() if variable else ""
-    kind, model = entry.kind, DEFAULT_MODEL.get(name)
-    if elsewhere and name == "openai":  # another server: neither OpenAI's models nor its dialect
-        kind, model = "chat", None
-    return Route(
+    route = Route(
         name,
         entry.title,
         clean_url(elsewhere, variable) if elsewhere else entry.url,
-        kind,
+        entry.kind,
         key,
         missing=None if key else entry.key_variable,
-        model=model,
-        model_ids_with_slash=entry.slashes or (bool(elsewhere) and name == "openai"),
+        model=DEFAULT_MODEL.get(name),
+        model_ids_with_slash=entry.slashes,
     )
+    return _elsewhere(route) if elsewhere and name == "openai" else route
+
+
+def _elsewhere(route: Route) -> Route:
+    """OpenAI's name and key for another server, which has neither OpenAI's models nor its dialect."""
+    return replace(route, kind="chat", model=None, model_ids_with_slash=True)
 
 
 def _named(name: str, table: Mapping[str, Any], base: Route | None, env: Mapping[str, str]) -> Route:
@@ -178,6 +181,7 @@ def _for_url(url: str, provider: str | None, routes: Mapping[str, Route], env: M
     known = routes.get(provider) if provider else None
     if known is not None:
         key = clean_key(env.get("DSH_API_KEY", ""), "DSH_API_KEY") or known.key
-        return replace(known, base_url=url, key=key, missing=None, explicit_url=True)
+        there = replace(known, base_url=url, key=key, missing=None, explicit_url=True)
+        return _elsewhere(there) if known.name == "openai" else there
     name = provider or urlsplit(url).netloc.rpartition("@")[2]
     return Route(name, "model server", url, key=key, explicit_url=True)

@@ -71,7 +71,12 @@ def ask(*calls: tuple[Any, ...], text: str = "", kind: str = "tool-calls") -> li
     first = 1 if text else 0
     for number, (name, arguments, *rest) in enumerate(calls, 1):
         written = arguments if isinstance(arguments, str) else dumps(arguments)
-        block: Block = {"type": "tool-call", "id": rest[0] if rest else f"c{number}", "name": name, "arguments": written}
+        block: Block = {
+            "type": "tool-call",
+            "id": rest[0] if rest else f"c{number}",
+            "name": name,
+            "arguments": written,
+        }
         index = first + number - 1
         chunks.append({"type": "block-start", "index": index, "blockType": "tool-call"})
         chunks.append({"type": "block-end", "index": index, "block": block})
@@ -82,7 +87,7 @@ def _end(kind: str, usage: dict[str, int] | None, replay: Any) -> list[Chunk]:
     finish: Any = {"type": "finish", "reason": {"kind": kind}}
     if replay is not None:
         finish["replayState"] = replay
-    return [*([{"type": "usage", "usage": usage}] if usage else []), finish]  # type: ignore[list-item]
+    return [*([{"type": "usage", "usage": usage}] if usage else []), finish]
 
 
 def failed(kind: str = "error", code: str = "SERVER", message: str = "boom") -> list[Chunk]:
@@ -249,7 +254,9 @@ class World:
 
 
 @asynccontextmanager
-async def world(*replies: Reply, plugins: Iterable[str] = (), checked: bool = True, **settings: Any) -> AsyncIterator[World]:
+async def world(
+    *replies: Reply, plugins: Iterable[str] = (), checked: bool = True, **settings: Any
+) -> AsyncIterator[World]:
     """A program on the test's database; `a__b` stands for the setting `a.b`."""
     with trio.fail_after(PATIENCE_S):
         db = Database.open(Path(os.environ["DSH_DB"]))

@@ -1,4 +1,4 @@
-"""The tool calls of one step: order, overlap, barriers, cancellation, and what waits until their end (AL-55 to AL-60)."""
+"""The tool calls of one step: order, overlap, barriers, cancellation, what waits for their end (AL-55 to AL-60)."""
 
 from __future__ import annotations
 
@@ -355,7 +355,8 @@ async def test_a_failure_of_the_batch_drains_its_bodies_and_leaves_every_call_an
 
         w.tool("slow", slow, parallel=True)
         agent = await w.agent()
-        append, refused = agent.session.append, []
+        append = agent.session.append
+        refused: list[str] = []
 
         def once(type: str, *args: Any, **kw: Any) -> Any:
             if type == "tool/result" and not refused:

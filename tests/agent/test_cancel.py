@@ -180,7 +180,12 @@ async def test_the_order_of_a_cancel_and_what_survives_it() -> None:
 
         w.on("agent/cancel-requested", requested)
         w.on("agent/inbox/discard", discarded)
-        signal.on_cancel(lambda: order.append("aborted") or agent.followup(blocks("by abort")) and None)  # type: ignore[func-returns-value]
+
+        def aborted() -> None:
+            order.append("aborted")
+            agent.followup(blocks("by abort"))
+
+        signal.on_cancel(aborted)
         agent.followup(blocks("waiting"))
         agent.cancel()
         await agent.when_idle()

@@ -10,7 +10,9 @@ from tests.agent.kit import ask, say, world
 
 @pytest.mark.parametrize("without", [None, *BUILTIN])
 async def test_a_turn_completes_without(without: str | None) -> None:
-    async with world(ask(("probe", {}), text="let me see"), say("seen"), plugins=[b for b in BUILTIN if b != without]) as w:
+    async with world(
+        ask(("probe", {}), text="let me see"), say("seen"), plugins=[b for b in BUILTIN if b != without]
+    ) as w:
         w.tool("probe")
         agent = await w.agent(meta={"cwd": "/"})
         assert await w.turn(agent) == {"kind": "completed"}

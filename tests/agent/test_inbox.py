@@ -174,7 +174,8 @@ async def test_steering_goes_by_status_and_injection_by_the_log(monkeypatch: pyt
     """Between `turn/end` and the end of its flush the agent runs, but no turn is open."""
     async with world() as w:
         agent = await w.agent()
-        flush, done = agent.session.flush, []
+        flush = agent.session.flush
+        done: list[int] = []
 
         async def flushing() -> None:
             if agent.session.open_turn is None and not done:
@@ -286,7 +287,13 @@ async def test_the_delivery_matrix_of_a_running_agent() -> None:
         agent.inject(blocks("injected"))
         gate.open.set()
         await agent.when_idle()
-        assert w.texts(agent, "user/message", "steering/message") == ["task", "injected", "steered", "queued", "follows"]
+        assert w.texts(agent, "user/message", "steering/message") == [
+            "task",
+            "injected",
+            "steered",
+            "queued",
+            "follows",
+        ]
         steering = w.last(agent, "steering/message")["data"]
         assert (steering["turn"], steering["meta"], steering["source"]) == (1, [1], {"kind": "user"})
         waking = {m["content"][0]["text"]: m["wakeup"] for _, (_, m) in w.noticed("agent/inbox/enqueue")}

@@ -119,7 +119,7 @@ async def test_a_failing_recovery_counts_as_fail(answer: Any) -> None:
 
         agent = await w.agent()
         assert (await w.turn(agent))["failure"]["message"] == "down"
-        assert [where for where, _ in w.host.reports][0] == "agent/request-error"
+        assert w.host.reports[0][0] == "agent/request-error"
         assert [str(e) for _, _, e in w.errors()] == ["down"]
 
 
@@ -164,7 +164,7 @@ async def test_a_failure_after_a_cancel_is_an_abort() -> None:
 
 @pytest.mark.rule("LS-84", "LS-86")
 async def test_the_retry_policy_in_the_loop() -> None:
-    settings = {"retry__initial_delay_ms": 1, "retry__max_delay_ms": 2}
+    settings: Any = {"retry__initial_delay_ms": 1, "retry__max_delay_ms": 2}
     async with world(boom(), boom(), boom(), boom("AUTH"), plugins=[RETRY], **settings) as w:
         agent = await w.agent()
         assert (await w.turn(agent))["failure"]["code"] == "SERVER"

@@ -53,7 +53,12 @@ async def test_the_prompt_is_assembled_once_a_step() -> None:
     async with world(ask(("t", {})), say("end")) as w:
         w.tool("t")
         calls: list[int] = []
-        w.prompt.section(w.host.root, "s", 5, lambda _: calls.append(1) or "static")  # type: ignore[func-returns-value]
+
+        def section(_: Any) -> str:
+            calls.append(1)
+            return "static"
+
+        w.prompt.section(w.host.root, "s", 5, section)
         agent = await w.agent()
         await w.turn(agent)
         assert len(calls) == len(w.requests) == 2

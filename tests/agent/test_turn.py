@@ -73,10 +73,13 @@ async def test_turn_numbers_go_on_over_injections_and_resumption() -> None:
 
 
 @pytest.mark.rule("AL-18")
-async def test_a_turn_that_cannot_be_opened_leaves_nothing_and_the_driver_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_that_cannot_be_opened_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with world() as w:
         agent = await w.agent()
-        append, refused = agent.session.append, []
+        append = agent.session.append
+        refused: list[str] = []
 
         def once(type: str, *args: Any, **kw: Any) -> Any:
             if type == "turn/start" and not refused:
@@ -266,7 +269,8 @@ async def test_an_error_out_of_a_nursery_is_recorded_as_itself() -> None:
 async def test_a_refused_close_is_tried_once_more_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as w:
         agent = await w.agent()
-        append, refused = agent.session.append, []
+        append = agent.session.append
+        refused: list[str] = []
 
         def once(type: str, *args: Any, **kw: Any) -> Any:
             if type == "turn/end" and not refused:
@@ -284,7 +288,8 @@ async def test_a_refused_close_is_tried_once_more_as_an_error(monkeypatch: pytes
 async def test_a_refused_close_keeps_the_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(boom("AUTH", "no key")) as w:
         agent = await w.agent()
-        append, refused = agent.session.append, []
+        append = agent.session.append
+        refused: list[str] = []
 
         def once(type: str, *args: Any, **kw: Any) -> Any:
             if type == "turn/end" and not refused:

@@ -189,6 +189,18 @@ async def test_a_cancellation_passes_through_and_closes_the_connection() -> None
             assert fake.requests[0].gone.wait(2)
 
 
+@pytest.mark.rule("LS-77", "LS-42")
+async def test_a_cancellation_between_chunks_closes_the_connection() -> None:
+    with FakeProvider(hang(text("a"))) as fake:
+        async with adapter(fake.base_url) as made:
+            with trio.move_on_after(0.3) as scope:
+                async with aclosing(made.stream(request())) as chunks:
+                    await anext(chunks)
+                    await trio.sleep_forever()
+            assert scope.cancelled_caught
+            assert fake.requests[0].gone.wait(2)
+
+
 @pytest.mark.rule("LS-42")
 async def test_leaving_early_closes_the_connection_before_control_returns() -> None:
     with FakeProvider(hang(text("a"))) as fake:

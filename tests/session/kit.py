@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import subprocess
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from dsh.core.errors import DshError
@@ -127,11 +128,38 @@ def messages(db: Database, session: str) -> list[Any]:
     return db.rows(sql, (session,))
 
 
+@contextmanager
+def raw(path: Path) -> Iterator[apsw.Connection]:
+    """An unguarded connection. Never the standard library's sqlite3 in the same process: that is a second copy of
+    SQLite, and when it closes the file, the locks of the first one are gone."""
+    db = apsw.Connection(str(path))
+    db.set_busy_timeout(10_000)
+    try:
+        yield db
+    finally:
+        db.close()
+
+
 def dump(path: Path) -> dict[str, list[Any]]:
-    """Every row of every table, read by another library: equal dumps are equal databases."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-        tables = [n for (n,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE V%'")]
+    """Every row of every table: equal dumps are equal databases."""
+    with raw(path) as db:
+        sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+        tables = [str(name) for (name,) in db.execute(sql)]
         return {name: sorted(db.execute(f'SELECT * FROM "{name}"').fetchall(), key=repr) for name in tables}
+
+
+def damage(path: Path, *statements: str) -> None:
+    """Change stored rows by hand: the rules are dropped for it and put back."""
+    with raw(path) as db:
+        named = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, 1) = '_'"
+        triggers = db.execute(named).fetchall()
+        with db:
+            for name, _ in triggers:
+                db.execute(f"DROP TRIGGER {name}")
+            for statement in statements:
+                db.execute(statement)
+            for _, sql in triggers:
+                db.execute(str(sql))
 
 
 def fill(db: Database, id: str, *events: tuple[str, Any, Any]) -> None:
@@ -147,7 +175,9 @@ def shell(path: Path, sql: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("sqlite3")
     if program is None:
         pytest.skip("no sqlite3 shell")
-    return subprocess.run([program, "-bail", "-batch", str(path)], input=sql, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [program, "-bail", "-batch", str(path)], input=sql, capture_output=True, text=True, check=False
+    )
 
 
 def shell_refusal(path: Path, sql: str) -> str:

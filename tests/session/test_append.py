@@ -6,6 +6,10 @@ import time
 from typing import Any
 
 import pytest
+
+from dsh.core.errors import DshError
+from dsh.core.lossless import thaw
+from dsh.session.session import Session
 from tests.session.kit import (
     ROUTE,
     World,
@@ -23,10 +27,6 @@ from tests.session.kit import (
     tool_call,
     whole_turn,
 )
-
-from dsh.core.errors import DshError
-from dsh.core.lossless import thaw
-from dsh.session.session import Session
 
 
 @pytest.mark.rule("SE-1")
@@ -369,7 +369,7 @@ def test_rewriting_a_result_needs_only_an_open_turn(w: World) -> None:
     seq = s.append("tool/result", new, surface=replace(old["seq"], old["seq"]), sources=[old["seq"]])["seq"]
     end_turn(s)
     newer = {**new, "content": []}
-    rewrite = {"surface": replace(seq, seq), "sources": [seq]}
+    rewrite: dict[str, Any] = {"surface": replace(seq, seq), "sources": [seq]}
     assert code(s.append, "tool/result", newer, **rewrite) == "INVARIANT"
     start_turn(s)
     s.append("tool/result", newer, **rewrite)

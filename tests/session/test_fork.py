@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from dsh import query
+from dsh.core.lossless import thaw
+from dsh.session.session import Session
+from dsh.session.sessions import resolve_id
+from dsh.store import writes
 from tests.session.kit import (
     ROUTE,
     USER,
@@ -19,12 +25,6 @@ from tests.session.kit import (
     surface,
     whole_turn,
 )
-
-from dsh import query
-from dsh.core.lossless import thaw
-from dsh.session.session import Session
-from dsh.session.sessions import resolve_id
-from dsh.store import writes
 
 
 def envelopes(session: Session) -> list[Any]:
@@ -426,7 +426,11 @@ def test_deleting_a_session_deletes_its_events(w: World, parent: Session) -> Non
     writes.delete_session(w.db, "parent")
     assert w.db.rows("SELECT DISTINCT session_id FROM event") == [("other",)]
     left = dump(w.path)
-    assert {row[0] for row in left["_surface"]} == {row[0] for row in left["_session"]} == {row[0] for row in left["_lineage"]}
+    assert (
+        {row[0] for row in left["_surface"]}
+        == {row[0] for row in left["_session"]}
+        == {row[0] for row in left["_lineage"]}
+    )
     assert envelopes(other) == kept
     assert code(writes.delete_session, w.db, "parent") == "SESSION_NOT_FOUND"
 

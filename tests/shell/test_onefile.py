@@ -217,9 +217,11 @@ def in_private_tmp(tiny: OneFile, before: str) -> subprocess.CompletedProcess[st
         cd /; {before}
         env -i /var/tmp/dsh one; env -i /var/tmp/dsh two
         code=$?; find /tmp /var/tmp -name whole; exit $code"""
-    return subprocess.run(
-        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=60
-    )
+    command = ["unshare", "-m", "sh", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.stderr.startswith("unshare:"):
+        pytest.skip("no private mounts here (a container?)")
+    return done
 
 
 @as_root

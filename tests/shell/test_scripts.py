@@ -157,7 +157,7 @@ def test_a_first_use_killed_half_way_heals(fresh: Path, whom: str) -> None:
         if whom == "all":
             os.killpg(process.pid, signal.SIGKILL)
         else:
-            children = run("ps", "-o", "pid=", "--ppid", str(process.pid)).stdout.split()
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             os.kill(int(children[0]), signal.SIGKILL)
         process.wait(60)
         assert not (fresh / ".venv/requirements.lock").exists()

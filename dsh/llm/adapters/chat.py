@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 USER_AGENT = f"dsh/{__version__} (DeepSeek Harness)"
 _WINDOW_KEYS = ("context_length", "context_window", "max_model_len", "max_context_length")
 _ERROR_BODY_LIMIT = 64 * 1024
+LIST_SECONDS = 10.0
 _DRAIN_SECONDS = 0.1  # a server that keeps the connection open after [DONE] costs no more than this
 _CLOSE_SECONDS = 2.0  # a TLS goodbye that nobody answers costs no more than this
 
@@ -165,16 +166,19 @@ class ChatAdapter:
                 resolved["reasoning"]["defaultEffort"] = known.default_effort
         return resolved
 
-    async def fetch_models(self) -> list[Listed]:
-        """What `GET {base}/models` lists, in the server's order; LlmError when it cannot be asked."""
+    async def fetch_models(self, seconds: float = LIST_SECONDS) -> list[Listed]:
+        """What `GET {base}/models` lists, in the server's order; LlmError when it does not tell in time."""
         place, client = self.endpoint, self._http()
         import httpx
 
         headers = {**place.request_headers(), "accept": "application/json"}
-        try:
-            response = await client.get(f"{place.base_url}/models", headers=headers)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._transport("request to", error) from telling(error)
+        with trio.move_on_after(seconds) as bound:
+            try:
+                response = await client.get(f"{place.base_url}/models", headers=headers)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise self._transport("request to", error) from telling(error)
+        if bound.cancelled_caught:
+            raise LlmError(f"{place.shown_url}/models did not answer in {seconds:g} s", "TIMEOUT")
         if response.status_code // 100 != 2:
             raise self._refused(response, response.content[:_ERROR_BODY_LIMIT])
         try:
@@ -329,7 +333,7 @@ async def _close(exchange: _Exchange) -> None:
     response = exchange.response
     if response is None or exchange.bytes is None:
         return
-    with trio.CancelScope() as ended, contextlib.suppress(Exception):
+    with trio.CancelScope(shield=True) as ended, contextlib.suppress(Exception):
         ended.cancel()
         while await anext(exchange.bytes, None) is not None:
             pass

@@ -1,0 +1,240 @@
+"""Benchmarks inside one process: `bench_inside.py history|append|steps FOLDER NUMBER` prints its figures as JSON.
+
+What is compared runs in short slices that take turns, so that both sides meet the same moments of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_PACKAGES = ROOT / ".venv" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+sys.path += [str(ROOT), str(_PACKAGES)]
+
+import apsw  # noqa: E402
+import trio  # noqa: E402
+
+from dsh.agent.step import same_header  # noqa: E402
+from dsh.core.lossless import dumps, freeze, loads  # noqa: E402
+from dsh.kernel.config import load  # noqa: E402
+from dsh.kernel.host import Host  # noqa: E402
+from dsh.session.session import APPEND, Session  # noqa: E402
+from dsh.session.sessions import Sessions  # noqa: E402
+from dsh.store import writes  # noqa: E402
+from dsh.store.database import Database  # noqa: E402
+
+USER = {"kind": "user"}
+CONFIG = {"provider": "bench", "model": "bench"}
+
+
+# --- search
+
+
+def history(folder: Path, documents: int) -> dict[str, Any]:
+    """A database of `documents` user messages of 30 to 250 words in sessions of 200, and queries for it."""
+    draw = random.Random(1)
+    letters = "bcdfghklmnprstvz"
+    words = [
+        "".join(draw.choice(letters) + draw.choice("aeiou") for _ in range(draw.randint(2, 4))) + draw.choice("nrst")
+        for _ in range(40_000)
+    ]
+    weights = [1 / (rank + 10) for rank in range(len(words))]
+    stock = draw.choices(words, weights, k=2_000_000)
+    chinese = ["数据库连接超时", "会话日志", "测试失败", "模型回答", "搜索结果为空"]
+    began = time.perf_counter()
+    db = Database.open(folder / "dsh.db")
+    counts = {"rare word": 0, "middling word": 0, "common word": 0, "Chinese, two characters": 0}
+    probes = {"rare word": "zzuniquezz", "middling word": words[3000], "common word": words[0]}
+    sessions = Sessions(Host(load()), db)
+    for start in range(0, documents, 200):
+        session = sessions.create(meta={"cwd": f"/home/me/project{start // 200 % 40}"})
+        with db.transaction():
+            session.record("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": USER}})
+            for number in range(start, min(start + 200, documents)):
+                at = draw.randrange(len(stock) - 250)
+                said = stock[at : at + draw.randint(30, 250)]
+                if number % 10_000 == 5_000:
+                    said.append("zzuniquezz")
+                if draw.random() < 0.3:
+                    said.append(f"src/{draw.choice(words)}/{draw.choice(words)}.py:{draw.randrange(900)}")
+                if draw.random() < 0.03:
+                    said.append(draw.choice(chinese))
+                text = " ".join(said)
+                for kind, probe in probes.items():
+                    counts[kind] += probe in said
+                counts["Chinese, two characters"] += "日志" in text
+                data = {"content": [{"type": "text", "text": text}], "source": USER}
+                session.record("user/message", data, surface=APPEND)
+            session.record("turn/end", {"turn": 1, "reason": {"kind": "completed"}})
+        writes.refresh_search(db)
+    db.close()
+    queries = {
+        **{kind: [probe] for kind, probe in probes.items()},
+        "two common words": [words[0], words[1]],
+        "common and middling word": [words[0], words[3000]],
+        "phrase": [f'"{words[0]} {words[1]}"'],
+        "prefix": [f"{words[0][:4]}*"],
+        "Chinese, two characters": ["日志"],
+    }
+    mib = (folder / "dsh.db").stat().st_size / 2**20
+    seconds = time.perf_counter() - began
+    return {"documents": documents, "mib": mib, "seconds": seconds, "queries": queries, "counts": counts}
+
+
+# --- append
+
+
+def append(folder: Path, count: int) -> dict[str, Any]:
+    """Events a second, one transaction each, `count` slices of 2000: through the view, and into a table of the same
+    columns and the same uniqueness in a database with the same settings, but without rules."""
+    db = Database.open(folder / "view.db")
+    session = Sessions(Host(load()), db).create()
+    _open_step(session, 1, 1)
+    plain = apsw.Connection(str(folder / "plain.db"))
+    for setting in ("journal_mode = wal", "synchronous = NORMAL", "foreign_keys = 1", "temp_store = MEMORY"):
+        plain.execute(f"PRAGMA {setting}").fetchall()
+    plain.execute(
+        "CREATE TABLE event(id INTEGER PRIMARY KEY, session INTEGER NOT NULL, seq INTEGER NOT NULL, type TEXT NOT NULL,"
+        " time INTEGER NOT NULL, data TEXT NOT NULL, source TEXT, op TEXT, UNIQUE (session, seq)) STRICT"
+    )
+    chunk = {"turn": 1, "step": 1, "chunk": {"type": "text-delta", "index": 0, "text": " a few words of an answer"}}
+    text = dumps(freeze(chunk))
+    seqs = iter(range(10**9))
+
+    def into_view() -> None:
+        writes.insert_event(db, session.id, session.length, "assistant/chunk", writes.now_ms(), text, None, None)
+        session.length += 1
+
+    def into_table() -> None:
+        row = (1, next(seqs), "assistant/chunk", writes.now_ms(), text, None, None)
+        plain.execute("INSERT INTO event(session, seq, type, time, data, source, op) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def through_session() -> None:
+        session.append("assistant/chunk", chunk)
+
+    sides = {"view": into_view, "plain": into_table, "session": through_session}
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(count + 1):
+        for name, act in sides.items():
+            seconds = _timed(act, 2000)
+            if number:
+                found[name].append(2000 / seconds)
+    db.close()
+    plain.close()
+    return found
+
+
+def _timed(act: Callable[[], object], times: int) -> float:
+    began = time.perf_counter()
+    for _ in range(times):
+        act()
+    return time.perf_counter() - began
+
+
+# --- the cost of a step
+
+
+def steps(folder: Path, count: int) -> dict[str, Any]:
+    """Microseconds of what a step does to the log, on a short and on a long session, in turns; `count` slices of 20."""
+    return trio.run(_steps, folder, count)
+
+
+async def _steps(folder: Path, count: int) -> dict[str, Any]:
+    sizes = (100, 100_000)
+    sides = [_Stepper(folder / f"{size}.db", size) for size in sizes]
+    lengths = [s.session.length for s in sides]
+    for number in range(count + 1):
+        for side in sides:
+            for _ in range(20):
+                await side.step()
+            if not number:
+                side.found.clear()
+            side.close_slice()
+    messages = [len(s.session.derive_messages()) for s in sides]
+    return {"sizes": lengths, "messages": messages, "short": sides[0].slices, "long": sides[1].slices}
+
+
+class _Stepper:
+    """A session of so many events, and the operations of one more step on it."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.db = Database.open(path)
+        self.session = Sessions(Host(load()), self.db).create()
+        self.found: dict[str, list[float]] = {}
+        self.slices: dict[str, list[float]] = {}
+        self.number = 0
+        self.header = freeze({"config": CONFIG, "system": "x" * 3000, "tools": [{"name": "bash", "description": "y" * 500}]})
+        self.session.record("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": USER}})
+        while self.session.length < size:
+            with self.db.transaction():
+                for _ in range(100):
+                    self._past()
+                    if self.session.length >= size:
+                        break
+        self.session.derive_messages()
+        writes.refresh_search(self.db)
+
+    def _past(self) -> None:
+        for name, data, surface in self._events():
+            self.session.record(name, data, surface=surface)
+
+    def _events(self) -> Iterator[tuple[str, Any, str | None]]:
+        """The events of one step: ten chunks, a message, a tool call and its result."""
+        self.number += 1
+        where = {"turn": 1, "step": self.number}
+        call = f"call{self.number}"
+        yield "step/start", where, None
+        for _ in range(10):
+            yield "assistant/chunk", {**where, "chunk": {"type": "text-delta", "index": 0, "text": " some words"}}, None
+        content = [
+            {"type": "text", "text": "some words " * 10},
+            {"type": "tool-call", "id": call, "name": "bash", "arguments": '{"command":"true"}'},
+        ]
+        yield "assistant/message", {**where, "content": content, "provenance": CONFIG}, APPEND
+        yield "tool/call", {**where, "callId": call, "name": "bash", "arguments": '{"command":"true"}'}, None
+        result = {**where, "callId": call, "content": [{"type": "text", "text": "(no output)"}], "isError": False}
+        yield "tool/result", result, APPEND
+        yield "step/end", where, None
+
+    async def step(self) -> None:
+        events = list(self._events())
+        began = time.perf_counter()
+        for name, data, surface in events:
+            self.session.append(name, data, surface=surface)
+        appended = time.perf_counter()
+        self.session.derive_messages()
+        derived = time.perf_counter()
+        same_header(self.header, freeze(loads(dumps(self.header))))
+        compared = time.perf_counter()
+        await self.session.flush()
+        flushed = time.perf_counter()
+        for part, seconds in (
+            ("append 15 events", appended - began),
+            ("derive 2 messages", derived - appended),
+            ("compare the header", compared - derived),
+            ("flush", flushed - compared),
+            ("all", flushed - began),
+        ):
+            self.found.setdefault(part, []).append(seconds * 1e6)
+
+    def close_slice(self) -> None:
+        """Keep the median of each part since the last time."""
+        for part, values in self.found.items():
+            self.slices.setdefault(part, []).append(sorted(values)[len(values) // 2])
+        self.found.clear()
+
+
+def _open_step(session: Session, turn: int, step: int) -> None:
+    session.record("turn/start", {"turn": turn, "trigger": {"kind": "message", "source": USER}})
+    session.record("step/start", {"turn": turn, "step": step})
+
+
+if __name__ == "__main__":
+    part = {"history": history, "append": append, "steps": steps}[sys.argv[1]]
+    print(json.dumps(part(Path(sys.argv[2]), int(sys.argv[3])), ensure_ascii=False))

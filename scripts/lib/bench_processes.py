@@ -1,0 +1,188 @@
+"""The benchmarks, each a function: what runs side by side, and which figures are printed against which target.
+
+The targets are the project's own (docs/benchmarks.md). What needs dsh inside the measuring process (building a
+database, appending) runs in a process of its own, `bench_inside.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scripts.lib.bench_kit import ROOT, Failed, Run, environment, limit, ratio, rounds, run, spread, table
+from scripts.lib.bench_peers import Program, programs
+from scripts.lib.bench_server import Server
+
+STEPS = 20
+_IMPORTS = "python -c 'import trio, httpx'"
+
+Asked = tuple[Run, list[float]]
+
+
+def _ask(server: Server, program: Program, folder: Path, steps: int = 0) -> Callable[[], Asked]:
+    """One run of a program, and the times at which its requests arrived."""
+
+    def once() -> Asked:
+        server.reset(steps)
+        done = run(program.argv, program.env, folder)
+        if len(server.arrivals) < steps + 1:
+            raise Failed(f"{program.argv[0]} made {len(server.arrivals)} of {steps + 1} requests")
+        return done, server.arrivals
+
+    return once
+
+
+def _peers(options: argparse.Namespace, server: Server, folder: Path) -> dict[str, Program]:
+    given = {name: getattr(options, name) for name in ("codex", "pi", "llm")}
+    return programs(server.base_url, folder, given, options.binary)
+
+
+def start(options: argparse.Namespace, folder: Path) -> None:
+    """one prompt, 20 pieces of text: start to first request, and the whole process."""
+    server = Server()
+    work = _work(folder)
+    asked: dict[str, Callable[[], Any]] = {
+        name: _ask(server, program, work) for name, program in _peers(options, server, folder).items()
+    }
+    bare = [sys.executable, "-c", "import trio, httpx"]
+    asked[_IMPORTS] = lambda: (run(bare, environment(folder), work), [])
+    results: dict[str, list[Asked]] = rounds(asked, options.rounds)
+    rows = [["", "first request ms", "wall ms", "cpu ms", "peak MiB"]]
+    first = {name: [(at[0] - r.at) * 1000 for r, at in found if at] for name, found in results.items()}
+    for name, found in results.items():
+        figures = [spread([getattr(r, part) for r, _ in found]) for part in ("wall", "cpu", "peak")]
+        rows.append([name, spread(first[name]) if first[name] else "-", *figures])
+    table(rows)
+    ours = results["dsh"]
+    for name, found in results.items():
+        if name.startswith("dsh"):
+            continue
+        targets = (0.6, 0.65, 0.6) if name == "codex" else (None, None, None)
+        if first[name]:
+            print(f"  dsh / {name}, first request: {ratio(first['dsh'], first[name], targets[0])}")
+        for part, target in (("wall", targets[1]), ("cpu", targets[2])):
+            values = [[getattr(r, part) for r, _ in side] for side in (ours, found)]
+            print(f"  dsh / {name}, {part}: {ratio(*values, target)}")
+    print(f"  dsh, peak memory: {limit([r.peak for r, _ in ours], 64, 'MiB')}")
+
+
+def tools(options: argparse.Namespace, folder: Path) -> None:
+    """a turn of 20 steps, each one shell call of `true`: time per step above the shell's own."""
+    server = Server()
+    work = _work(folder)
+    asked: dict[str, Callable[[], Any]] = {
+        name: _ask(server, program, work, STEPS)
+        for name, program in _peers(options, server, folder).items()
+        if name != "llm"  # it has no tool that runs commands
+    }
+    shell = "bash -c true"
+    asked[shell] = lambda: (None, [statistics.median(_bash(folder, work) for _ in range(STEPS)) / 1000])
+    results: dict[str, list[Asked]] = rounds(asked, max(3, options.rounds // 2))
+    alone = [times[0] * 1000 for _, times in results.pop(shell)]
+    steps = {
+        name: [statistics.median(b - a for a, b in zip(at, at[1:], strict=False)) * 1000 for _, at in found]
+        for name, found in results.items()
+    }
+    rows = [["", "ms a step", "ms above the shell's own", "whole turn ms", "peak MiB"]]
+    for name, found in results.items():
+        above = [a - b for a, b in zip(steps[name], alone, strict=True)]
+        whole = [spread([getattr(r, part) for r, _ in found]) for part in ("wall", "peak")]
+        rows.append([name, spread(steps[name]), spread(above), *whole])
+    rows.append([shell, spread(alone), "-", "-", "-"])
+    table(rows)
+    for name in results:
+        if not name.startswith("dsh"):
+            print(f"  dsh / {name}, time a step: {ratio(steps['dsh'], steps[name])}")
+    print(f"  dsh, above the shell's own: {limit([a - b for a, b in zip(steps['dsh'], alone, strict=True)], 8, 'ms')}")
+
+
+def _bash(folder: Path, work: Path) -> float:
+    return run(["bash", "-c", "true"], environment(folder), work).wall
+
+
+def version(options: argparse.Namespace, folder: Path) -> None:
+    """`dsh --version`, beside an interpreter that does nothing."""
+    env = environment(folder)
+    commands = {"dsh --version": [str(ROOT / "scripts" / "dsh"), "--version"]}
+    if options.binary:
+        commands["one file --version"] = [str(Path(options.binary).resolve()), "--version"]
+    commands["python -I -S -c pass"] = [sys.executable, "-I", "-S", "-c", "pass"]
+    walls = {name: [r.wall for r in found] for name, found in _side_by_side(commands, env, folder, options).items()}
+    table([["", "wall ms"], *([name, spread(values)] for name, values in walls.items())])
+    print(f"  {limit(walls['dsh --version'], 25, 'ms')}")
+
+
+def _side_by_side(
+    commands: dict[str, list[str]], env: dict[str, str], cwd: Path, options: argparse.Namespace
+) -> dict[str, list[Run]]:
+    def runs(argv: list[str]) -> Callable[[], Run]:
+        return lambda: run(argv, env, cwd)
+
+    return rounds({name: runs(argv) for name, argv in commands.items()}, options.rounds)
+
+
+def search(options: argparse.Namespace, folder: Path) -> None:
+    """`dsh search` as a whole process, by kind of query."""
+    env = environment(folder, DSH_DB=str(folder / "dsh.db"))
+    made = _inside("history", folder, str(options.documents))
+    print(f"  {made['documents']} documents, {made['mib']:.0f} MiB, written and indexed in {made['seconds']:.1f} s")
+    launcher = str(ROOT / "scripts" / "dsh")
+    commands = {kind: [launcher, "search", *words] for kind, words in made["queries"].items()}
+    commands["python -I -S -c pass"] = [sys.executable, "-I", "-S", "-c", "pass"]
+    found = _side_by_side(commands, env, folder, options)
+    walls = {kind: [r.wall for r in runs] for kind, runs in found.items()}
+    rows = [["query", "documents", "wall ms", ""]]
+    for kind, values in walls.items():
+        known = kind in made["queries"]
+        rows.append([kind, str(made["counts"].get(kind, "-")), spread(values), limit(values, 80, "ms") if known else ""])
+    table(rows)
+
+
+def append(options: argparse.Namespace, folder: Path) -> None:
+    """events appended one by one through the view, beside plain INSERTs into an equal table without rules."""
+    made = _inside("append", folder, str(options.rounds))
+    table(
+        [
+            ["", "events/s"],
+            ["view `event` (chunks)", spread(made["view"])],
+            ["plain table", spread(made["plain"])],
+            ["Session.append, checked, frozen and announced", spread(made["session"])],
+        ]
+    )
+    print(f"  view / plain: {ratio(made['view'], made['plain'], 0.6, more=True)}")
+
+
+def steps(options: argparse.Namespace, folder: Path) -> None:
+    """what a step does to the log, in a session of 100 events and in one of 100,000."""
+    made = _inside("steps", folder, str(options.rounds))
+    short, long = made["short"], made["long"]
+    rows = [["us", f"{made['sizes'][0]} events", f"{made['sizes'][1]} events", "long / short"]]
+    for part in short:
+        rows.append([part, spread(short[part]), spread(long[part]), ratio(long[part], short[part])])
+    table(rows)
+    print(f"  {made['messages'][0]} and {made['messages'][1]} messages in the derived history")
+
+
+def _work(folder: Path) -> Path:
+    """An empty folder for the programs to work in."""
+    work = folder / "work"
+    work.mkdir()
+    return work
+
+
+def _inside(name: str, folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run a part that needs dsh in its process; its last line is JSON."""
+    argv = [sys.executable, "-I", "-S", "-X", "utf8", str(ROOT / "scripts" / "lib" / "bench_inside.py")]
+    done = subprocess.run(
+        [*argv, name, str(folder), *arguments], capture_output=True, text=True, check=False, env=environment(folder)
+    )
+    if done.returncode:
+        raise Failed(done.stderr[-2000:])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
