@@ -101,10 +101,12 @@ def _exit_code(error: BaseException) -> int:
 
 def _fail(message: str, code: int, hint: str | None = None) -> int:
     """One line on standard error, and one more with the way on."""
+    from dsh.cli.output import one_line
+
     for line in (message, hint):
         if line and sys.stderr is not None:
             try:
-                sys.stderr.write(f"dsh: {' '.join(line.split())}\n")
+                sys.stderr.write(f"dsh: {one_line(line)}\n")
                 sys.stderr.flush()
             except (OSError, ValueError):
                 break

@@ -13,10 +13,13 @@ from dsh.cli.common import db_flag, find_session, folder, load_config, point_in_
 from dsh.cli.group import db_option
 from dsh.core.errors import UsageError
 from dsh.core.lossless import dumps
-from dsh.query.search import NEWEST, Filters, Hit, Result, as_json, event_types, refresh, search
+from dsh.query.search import NEWEST, Filters, Hit, Result, as_json, event_types, refresh, search, unindexed
 
 # -word is a word to leave out, not a heap of short options; -n5 stays one.
 _LEFT_OUT = re.compile(r"-(?!n\d|-)(?:\w\w+|\w*[^\w\s].*|[^\x00-\x7f].*|[^hn])")
+
+
+_MANY = 20_000  # events that take more than a second to index
 
 
 class _SearchCommand(click.Command):
@@ -39,7 +42,7 @@ class _SearchCommand(click.Command):
 
 @click.command("search", cls=_SearchCommand, short_help="Find what was said in any session.")
 @click.argument("query", nargs=-1, required=True)
-@click.option("--session", metavar="ID", help="Only in this session; the beginning of its id is enough.")
+@click.option("--session", metavar="ID", help="Show every hit in this session; the beginning of its id is enough.")
 @click.option("--cwd", metavar="DIR", help="Only in sessions of this folder.")
 @click.option("--here", is_flag=True, help="Only in sessions of the current folder.")
 @click.option(
@@ -82,6 +85,9 @@ def command(
     place = folder(cwd, here)
     with reading(db_flag(ctx), read_only=False) as db:
         config = load_config(db)
+        waiting = unindexed(db)
+        if waiting > _MANY:
+            output.remark(f"{waiting} events are indexed first")
         missed = refresh(db)
         if missed is not None:
             output.note(f"the newest events are not searched: {missed}")
@@ -92,7 +98,7 @@ def command(
             filters,
             limit=limit or config["search.limit"],
             snippet_chars=config["search.snippet_chars"],
-            all_hits=all_hits,
+            all_hits=all_hits or session is not None,
         )
     return _print(result, as_lines)
 

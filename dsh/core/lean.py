@@ -32,11 +32,23 @@ def load_httpx() -> None:
     # Both are optional to the libraries, which catch the ImportError: httpx's command line pulls rich and pygments
     # where they are installed, anyio would be a second backend beside trio. None is how an import is made to fail.
     absent = dict.fromkeys(("httpx._main", "anyio"))
-    # The certificates are read when a server wants TLS; finding the file costs the import of importlib.resources.
-    names = ("httpcore._sync", "httpcore._sync.connection_pool", "httpcore._backends.sync", "certifi")
+    names = ("httpcore._sync", "httpcore._sync.connection_pool", "httpcore._backends.sync")
+    # Finding the certificates costs the import of importlib.resources, and only TLS needs them.
+    sys.modules.setdefault("certifi", _Asleep("certifi"))
     with _in_place({**absent, **{name: _Deferred(name) for name in names}}):
         import httpcore  # noqa: F401  (httpx imports it on first use, which would be after the hiding)
         import httpx  # noqa: F401
+
+
+class _Asleep(ModuleType):
+    """A module that is imported when something is asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system itself looks at modules
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 class _Later:

@@ -30,8 +30,8 @@ NEWEST = 5000  # hits that are ranked
 _LOOK = 400  # ranked hits looked at for more sessions, before those found are left out of the match
 _ROUNDS = 4
 _BATCH = 50
-_SESSION_TAGS = 1000  # sessions a span of time is narrowed to
-_REFRESH_WAIT_MS = 1000  # for a lock, before searching what is indexed already
+_GROUP = 100  # sessions searched together for a span of time: each is a term that every hit is asked about
+_REFRESH_WAIT_MS = 10_000  # for a lock, most likely of somebody who indexes, before searching what is indexed
 
 TYPES: Mapping[str, tuple[str, ...]] = {
     "user": ("user/message",),
@@ -97,6 +97,12 @@ def event_types(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def unindexed(db: Database) -> int:
+    """How many events the next `refresh` has to look at."""
+    state = query.row(db, "store_state")
+    return 0 if state is None else int(state[4] - state[3])
+
+
 def refresh(db: Database) -> str | None:
     """Index what was committed since the last time. If that cannot be, the reason: the search goes on without."""
     patience, db.busy.timeout_ms = db.busy.timeout_ms, min(db.busy.timeout_ms, _REFRESH_WAIT_MS)
@@ -143,40 +149,67 @@ class _Search:
         self._owners: dict[str, int] = {}
         if filters.session is not None:
             self._owners = dict(query.rows(db, "search_lineage", session=filters.session))
-        tags = self._tags()
-        self._match = None if tags is None else expression(wanted, partial(vocabulary.words, db.path), tags)
+        self._match = expression(wanted, partial(vocabulary.words, db.path), self._tags())
+        self._found: dict[int, _Head] = {}
+        self._sessions: dict[str, None] = {}
 
     def best(self, limit: int, all_hits: bool) -> list[_Head]:
         """The heads of the hits to show, best first."""
-        found: list[_Head] = []
-        seen: dict[str, None] = {}
-        look = NEWEST if self._filters.timed or self._owners or all_hits else _LOOK
-        for _ in range(_ROUNDS):
-            ids = self._ranked(seen, look + 1)
-            for head in self._heads(ids[:look]):
-                if all_hits or head.session_id not in seen:
-                    found.append(head)
-                    seen[head.session_id] = None
-                    if len(found) == limit:
-                        return found
-            if len(ids) <= look:
+        for group in self._groups():
+            match = self._match
+            if group:
+                match = f"{_tagged(group)} AND ({match})"
+            if self._collect(match, limit, all_hits):
                 break
-        return found
+        return list(self._found.values())
 
-    def _ranked(self, without: Iterable[str], limit: int) -> list[int]:
-        """Ids of the best of the newest hits, best first, of other sessions than these."""
-        match = self._match
-        if match is None:
-            return []
-        left_out = " OR ".join(session_tag(name) for name in without)
-        if left_out:
-            match = f"({match}) NOT (tags : ({left_out}))"
+    def _groups(self) -> Iterator[list[str]]:
+        """The sessions to search, one group after the other; an empty group is all there are.
+
+        Few sessions reach into most spans of time, and their tags keep the search to them. If many do, all are
+        searched first: either hits are few and each is looked at, or hits are many and groups of sessions, newest
+        first, soon have enough of them.
+        """
+        filters = self._filters
+        if not filters.timed or self._owners:
+            yield []
+            return
+        rows = query.rows(self._db, "sessions_in_time", since=filters.since, until=filters.until)
+        if len(rows) > _GROUP:
+            yield []
+            if not self._result.capped:
+                return
+        for at in range(0, len(rows), _GROUP):
+            yield [row[0] for row in rows[at : at + _GROUP]]
+
+    def _collect(self, match: str, limit: int, all_hits: bool) -> bool:
+        """Find hits until there are `limit`; whether there are."""
+        for _ in range(_ROUNDS):
+            rest = match
+            if self._sessions and not all_hits:
+                rest = f"({match}) NOT {_tagged(self._sessions)}"
+            ids, capped = self._ranked(rest, max(limit, _LOOK))
+            before = len(self._sessions)
+            for head in self._heads(ids):
+                if all_hits or head.session_id not in self._sessions:
+                    self._found[head.id] = head
+                    self._sessions[head.session_id] = None
+                    if len(self._found) == limit:
+                        return True
+            if all_hits or not capped or len(self._sessions) == before:
+                break
+        return False
+
+    def _ranked(self, match: str, look: int) -> tuple[list[int], bool]:
+        """Ids of the best of the newest hits, best first, and whether there are older ones too. If there are, `look`
+        ids are enough, since more can be asked for; otherwise these are all."""
         bound = query.row(self._db, "search_bound", match=match, newest=NEWEST)
         self._result.capped = self._result.capped or bound is not None
         low = bound[0] + 1 if bound else 0
+        limit = look if bound and not self._owners else NEWEST
         rows = query.rows(self._db, "search_ranked", match=match, low=low, limit=limit)
         rows.sort(key=lambda row: (row[1], -row[0]))
-        return [row[0] for row in rows]
+        return [row[0] for row in rows], bound is not None
 
     def _heads(self, ids: list[int]) -> Iterator[_Head]:
         for at in range(0, len(ids), _BATCH):
@@ -186,8 +219,8 @@ class _Search:
                 if head.seq <= last and self._filters.admits(head.time):
                     yield head
 
-    def _tags(self) -> list[list[str]] | None:
-        """Clauses of tags; None if nothing can match."""
+    def _tags(self) -> list[list[str]]:
+        """Clauses of tags for everything but time."""
         filters = self._filters
         clauses: list[list[str]] = []
         if self._owners:
@@ -196,16 +229,11 @@ class _Search:
             clauses.append([folder_tag(filters.cwd)])
         if filters.types:
             clauses.append([type_tag(type_) for type_ in filters.types])
-        if filters.timed and not self._owners:
-            rows = query.rows(
-                self._db, "sessions_in_time", since=filters.since, until=filters.until, limit=_SESSION_TAGS + 1
-            )
-            if not rows:
-                return None
-            # The newest hits of so many sessions are the newest of all, unless the span ends in the past.
-            if len(rows) <= _SESSION_TAGS or filters.until is not None:
-                clauses.append([session_tag(row[0]) for row in rows[:_SESSION_TAGS]])
         return clauses
+
+
+def _tagged(sessions: Iterable[str]) -> str:
+    return f"(tags : ({' OR '.join(map(session_tag, sessions))}))"
 
 
 def _shown(db: Database, heads: list[_Head], wanted: Query, limit: int) -> list[Hit]:

@@ -1,6 +1,6 @@
 -- Sessions that may have events in a span of time, newest first. A seeded session may have events older than itself.
--- since, until: epoch ms or NULL; limit: rows
+-- since, until: epoch ms or NULL
 -- → id
 SELECT id FROM session WHERE (:since IS NULL OR updated_at >= :since)
   AND (:until IS NULL OR created_at <= :until OR seed_length > 0)
-ORDER BY updated_at DESC, id DESC LIMIT :limit
+ORDER BY updated_at DESC, id DESC

@@ -125,12 +125,21 @@ def _object_tasks(
 
 def compile_parameters(declaration: Mapping[str, Node]) -> Schema:
     """`{type: object, properties, required?}` with an open root (TL-1). Raises JsonSchemaError (TL-2)."""
-    return _compile_members(declaration, "parameters")
+    schema = _compile_members(declaration, "parameters")
+    for name, compiled in schema["properties"].items():
+        require_schema(compiled, f"parameters.{name}")
+    return schema
 
 
 def compile_node(node: Node, where: str = "output") -> Schema:
     """One author node as JSON Schema (TL-2, TL-3). Raises JsonSchemaError naming the first mistake."""
-    if not isinstance(node, Mapping):
+    schema = _compile_node(node, where)
+    require_schema(schema, where)
+    return schema
+
+
+def _compile_node(node: Node, where: str) -> Schema:
+    if not isinstance(node, (dict, Mapping)):  # the plain case first: asking an abstract class takes ten times as long
         raise JsonSchemaError(f"{where} must be a schema node")
     kind = node.get("type")
     allowed = set(_ANNOTATIONS)
@@ -153,34 +162,33 @@ def compile_node(node: Node, where: str = "output") -> Schema:
     if "oneOf" in node:
         if not isinstance(node["oneOf"], list):
             raise JsonSchemaError(f"{where}.oneOf must be a list")
-        schema["oneOf"] = [compile_node(branch, f"{where}.oneOf[{i}]") for i, branch in enumerate(node["oneOf"])]
+        schema["oneOf"] = [_compile_node(branch, f"{where}.oneOf[{i}]") for i, branch in enumerate(node["oneOf"])]
     elif kind != "json":
         schema["type"] = kind
     if kind == "array" and "items" in node:
-        schema["items"] = compile_node(node["items"], f"{where}.items")
+        schema["items"] = _compile_node(node["items"], f"{where}.items")
     if kind == "object":
         if not isinstance(node.get("additionalProperties"), bool):
             raise JsonSchemaError(f"{where}.additionalProperties must be true or false")
         schema |= _compile_members(node.get("properties", {}), f"{where}.properties")
         schema["additionalProperties"] = node["additionalProperties"]
-    require_schema(schema, where)
     return schema
 
 
 def _compile_members(declaration: Mapping[str, Node], where: str) -> Schema:
-    if not isinstance(declaration, Mapping):
+    if not isinstance(declaration, (dict, Mapping)):
         raise JsonSchemaError(f"{where} must be a map of names to schema nodes")
     properties: Schema = {}
     required: list[str] = []
     for name, node in declaration.items():
-        if not isinstance(node, Mapping):
+        if not isinstance(node, (dict, Mapping)):
             raise JsonSchemaError(f"{where}.{name} must be a schema node")
         bare = dict(node)
         if "required" in bare:
             if bare.pop("required") is not True:
                 raise JsonSchemaError(f"{where}.{name}.required must be true or left out")
             required.append(name)
-        properties[name] = compile_node(bare, f"{where}.{name}")
+        properties[name] = _compile_node(bare, f"{where}.{name}")
     schema: Schema = {"type": "object", "properties": properties}
     if required:
         schema["required"] = required

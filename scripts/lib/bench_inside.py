@@ -169,7 +169,8 @@ class _Stepper:
         self.found: dict[str, list[float]] = {}
         self.slices: dict[str, list[float]] = {}
         self.number = 0
-        self.header = freeze({"config": CONFIG, "system": "x" * 3000, "tools": [{"name": "bash", "description": "y" * 500}]})
+        tools = [{"name": "bash", "description": "y" * 500}]
+        self.header = freeze({"config": CONFIG, "system": "x" * 3000, "tools": tools})
         self.session.record("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": USER}})
         while self.session.length < size:
             with self.db.transaction():

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ def start(options: argparse.Namespace, folder: Path) -> None:
         if first[name]:
             print(f"  dsh / {name}, first request: {ratio(first['dsh'], first[name], targets[0])}")
         for part, target in (("wall", targets[1]), ("cpu", targets[2])):
-            values = [[getattr(r, part) for r, _ in side] for side in (ours, found)]
-            print(f"  dsh / {name}, {part}: {ratio(*values, target)}")
+            both = ([getattr(r, part) for r, _ in side] for side in (ours, found))
+            print(f"  dsh / {name}, {part}: {ratio(next(both), next(both), target)}")
     print(f"  dsh, peak memory: {limit([r.peak for r, _ in ours], 64, 'MiB')}")
 
 
@@ -86,7 +87,7 @@ def tools(options: argparse.Namespace, folder: Path) -> None:
     results: dict[str, list[Asked]] = rounds(asked, max(3, options.rounds // 2))
     alone = [times[0] * 1000 for _, times in results.pop(shell)]
     steps = {
-        name: [statistics.median(b - a for a, b in zip(at, at[1:], strict=False)) * 1000 for _, at in found]
+        name: [statistics.median(b - a for a, b in pairwise(at)) * 1000 for _, at in found]
         for name, found in results.items()
     }
     rows = [["", "ms a step", "ms above the shell's own", "whole turn ms", "peak MiB"]]
@@ -139,8 +140,8 @@ def search(options: argparse.Namespace, folder: Path) -> None:
     walls = {kind: [r.wall for r in runs] for kind, runs in found.items()}
     rows = [["query", "documents", "wall ms", ""]]
     for kind, values in walls.items():
-        known = kind in made["queries"]
-        rows.append([kind, str(made["counts"].get(kind, "-")), spread(values), limit(values, 80, "ms") if known else ""])
+        verdict = limit(values, 80, "ms") if kind in made["queries"] else ""
+        rows.append([kind, str(made["counts"].get(kind, "-")), spread(values), verdict])
     table(rows)
 
 
@@ -163,8 +164,7 @@ def steps(options: argparse.Namespace, folder: Path) -> None:
     made = _inside("steps", folder, str(options.rounds))
     short, long = made["short"], made["long"]
     rows = [["us", f"{made['sizes'][0]} events", f"{made['sizes'][1]} events", "long / short"]]
-    for part in short:
-        rows.append([part, spread(short[part]), spread(long[part]), ratio(long[part], short[part])])
+    rows += [[part, spread(short[part]), spread(long[part]), ratio(long[part], short[part])] for part in short]
     table(rows)
     print(f"  {made['messages'][0]} and {made['messages'][1]} messages in the derived history")
 

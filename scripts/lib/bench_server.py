@@ -49,7 +49,7 @@ class Server:
     def _answer(self, connection: socket.socket, line: str, body: bytes) -> None:
         verb, path = line.split()[:2]
         if verb != "POST":
-            listed = b'{"object":"list","data":[{"id":"bench","object":"model"}]}' if path.endswith("/models") else b"{}"
+            listed = b'{"object":"list","data":[{"id":"bench","object":"model"}]}'
             head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(listed)}\r\n\r\n"
             connection.sendall(head.encode() + listed)
             return
@@ -60,9 +60,7 @@ class Server:
             self.steps -= 1
             call = _shell_call(request)
         events = _responses(call) if path.endswith("/responses") else _chat(call)
-        connection.sendall(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         for event in events:
             connection.sendall(b"%x\r\n%s\r\n" % (len(event), event))
         connection.sendall(b"0\r\n\r\n")
@@ -124,9 +122,11 @@ def _event(data: dict[str, Any], name: str = "") -> bytes:
 
 
 def _chat(call: tuple[str, str] | None) -> Iterator[bytes]:
+    common = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "bench"}
+
     def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return _event({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "bench", "choices": [choice]})
+        return _event({**common, "choices": [choice]})
 
     yield chunk({"role": "assistant", "content": ""})
     if call is None:
@@ -135,10 +135,11 @@ def _chat(call: tuple[str, str] | None) -> Iterator[bytes]:
         yield chunk({}, "stop")
     else:
         function = {"name": call[0], "arguments": call[1]}
-        yield chunk({"tool_calls": [{"index": 0, "id": f"call_{time.monotonic_ns()}", "type": "function", "function": function}]})
+        made = {"index": 0, "id": f"call_{time.monotonic_ns()}", "type": "function", "function": function}
+        yield chunk({"tool_calls": [made]})
         yield chunk({}, "tool_calls")
     usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-    yield _event({"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "bench", "choices": [], "usage": usage})
+    yield _event({**common, "choices": [], "usage": usage})
     yield b"data: [DONE]\n\n"
 
 

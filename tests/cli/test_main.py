@@ -125,6 +125,12 @@ def test_an_unexpected_failure_is_one_line_unless_debugging(dsh: Run, tmp_path: 
     assert "Traceback" in debugged.stderr
 
 
+def test_a_failure_cannot_command_the_terminal(dsh: Run) -> None:
+    done = dsh("--db", "/nosuch/\x1b[2J\n.db", "search", "x")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "dsh: no history yet: /nosuch/␛[2J .db does not exist"
+
+
 # streams that break
 
 
@@ -224,6 +230,7 @@ def test_an_argument_that_is_no_text(history: History) -> None:
 # signals
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-14")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_a_long_statement(history: History, number: int, code: int) -> None:

@@ -184,6 +184,7 @@ def test_show_finds_sessions_by_beginning_and_last(dsh: Run, talk: History) -> N
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "dsh: several sessions begin with 'ab'\ndsh: they are abc1, abd2\n"
     assert dsh("show", "zz").returncode == 2
+    assert dsh("show", "abc1", "--db", "/nosuch.db").returncode == 2
     talk.say("with:7", "an id with a colon")
     assert dsh("show", "with:7").stdout.startswith("an id with a colon")
 

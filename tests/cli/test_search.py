@@ -82,6 +82,7 @@ def test_words_that_look_like_options(dsh: Run, history: History) -> None:
     assert len(dsh("search", "apple", "-n", "1", "-nothing").stdout.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_filters(dsh: Run, history: History, tmp_path: Path) -> None:
     here = tmp_path / "work"
     here.mkdir()
@@ -140,6 +141,7 @@ def test_a_pipe_gets_no_colours(dsh: Run, history: History) -> None:
     assert "\x1b" not in dsh("search", "needle", env={"TERM": "xterm", "FORCE_COLOR": "1"}).stdout
 
 
+@pytest.mark.slow
 def test_eight_at_once_on_a_history_not_indexed_yet(history: History) -> None:
     with history.db.transaction():
         for number in range(200):

@@ -16,6 +16,7 @@ from tests.history import History
 # config
 
 
+@pytest.mark.slow
 @pytest.mark.rule("CF-1", "CF-2")
 def test_set_get_unset(dsh: Run, tmp_path: Path) -> None:
     assert dsh("config", "get", "search.limit").stdout == "20\n"
@@ -36,6 +37,7 @@ def test_set_get_unset(dsh: Run, tmp_path: Path) -> None:
     assert dsh("config", "unset", "search.limt").returncode == 2
 
 
+@pytest.mark.slow
 def test_every_setting_survives_get_and_set(dsh: Run) -> None:
     for key in ("llm.discover", "retry.retryable_codes", "retry.jitter_ratio", "plugins", "model"):
         value = dsh("config", "get", key).stdout.removesuffix("\n")
@@ -162,6 +164,7 @@ def test_no_models(dsh: Run) -> None:
     assert done.stderr.startswith("dsh: no model is configured\ndsh: set DEEPSEEK_API_KEY")
 
 
+@pytest.mark.slow
 def test_models_of_named_providers(dsh: Run) -> None:
     home = Path(os.environ["HOME"]) / ".dsh"
     home.mkdir()

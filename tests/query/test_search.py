@@ -206,3 +206,18 @@ def test_searching_while_another_process_writes(history: History, tmp_path: Path
         reader.close()
         writer.execute("ROLLBACK")
         writer.close()
+
+
+@pytest.mark.parametrize("newest", [4, 1000])
+def test_a_span_that_many_sessions_reach_into(history: History, monkeypatch: pytest.MonkeyPatch, newest: int) -> None:
+    monkeypatch.setattr(searching, "NEWEST", newest)
+    monkeypatch.setattr(searching, "_GROUP", 3)
+    for number in range(30):
+        history.say(f"s{number:02d}", "comet", "comet too", time=1_700_000_000_000 + number * 100_000)
+    until = 1_700_000_000_000 + 10 * 100_000 - 1
+    assert sorted(sessions(find(history, "comet", until=until, limit=50))) == [f"s{n:02d}" for n in range(10)]
+    if newest > 20:
+        assert len(find(history, "comet", until=until, limit=50, all_hits=True).hits) == 20
+    assert sessions(find(history, "comet", until=until, since=until - 250_000)) == ["s09", "s08"]
+    assert len(find(history, "comet", until=until, limit=4).hits) == 4
+    assert find(history, "nosuch", until=until).hits == []

@@ -105,9 +105,9 @@ def whole_turn(session: Session, words: str = "hello", *, calls: int = 0) -> Non
     ids = [f"c{session.length}-{n}" for n in range(calls)]
     data = {**at, "content": [text(f"re: {words}"), *map(call, ids)], "provenance": ROUTE}
     session.append("assistant/message", data, surface="append", sources=[chunk["seq"]])
-    for id in ids:
-        tool_call(session, id)
-        session.append("tool/result", result(session, id), surface="append")
+    for name in ids:
+        tool_call(session, name)
+        session.append("tool/result", result(session, name), surface="append")
     session.append("step/end", at)
     end_turn(session)
 

@@ -13,7 +13,6 @@ from dsh.session.sessions import resolve_id
 from dsh.store import writes
 from tests.session.kit import (
     ROUTE,
-    USER,
     World,
     code,
     dump,
@@ -497,4 +496,3 @@ def test_a_revision_names_one_state_of_one_log(w: World, parent: Session) -> Non
     writes.delete_session(w.db, "parent")
     whole_turn(w.reopen().session("parent", createdAt=parent.header["createdAt"]))
     assert revision()[1] != first[1]
-    assert USER == {"kind": "user"}

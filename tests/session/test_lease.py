@@ -120,7 +120,10 @@ def test_a_stale_lease_does_not_keep_a_session_from_being_deleted(w: World) -> N
 def test_only_the_stale_lease_itself_is_replaced(w: World) -> None:
     start_turn(w.session())
     forge(w, holder="first", pid=dead_pid())
-    insert = "INSERT INTO lease(session_id, holder, pid, boot_id, process_start, heartbeat, replaces) VALUES ('s',?,1,'b','s',1,?)"
+    insert = (
+        "INSERT INTO lease(session_id, holder, pid, boot_id, process_start, heartbeat, replaces)"
+        " VALUES ('s', ?, 1, 'b', 's', 1, ?)"
+    )
     w.db.rows(insert, ("second", "first"))
     assert code(w.db.rows, insert, ("third", "first")) == "SESSION_LEASED"
     assert lease(w)[0] == "second"

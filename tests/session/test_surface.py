@@ -244,7 +244,7 @@ def test_each_node_becomes_its_message(w: World) -> None:
     s.append("tool/result", result(s, "b"), surface="append")
     reply(s)  # empty: a node, no message
     s.append("steering/message", {**prompt("steer"), "turn": 1}, surface="append")
-    expected = [
+    expected: list[dict[str, Any]] = [
         {"role": "user", "content": [odd, text("p")]},
         {
             "role": "assistant",
@@ -341,7 +341,7 @@ def test_empty_parts_of_a_header_are_absent(w: World) -> None:
     loose = {"config": {**ROUTE, "stop": []}, "system": "", "tools": [], "messagePrefix": []}
     s.append("request/header", {"header": loose, "reason": "initial"})
     end_turn(s)
-    wanted = {"config": {**ROUTE, "stop": []}}
+    wanted: Any = {"config": {**ROUTE, "stop": []}}
     assert s.header_in_force() == wanted
     assert w.reopen().sessions.prepare_stored("s").header_in_force() == wanted
     with pytest.raises(TypeError):
@@ -358,15 +358,17 @@ def test_headers_are_equal_when_the_bytes_sent_are(w: World) -> None:
     assert same_header(base, thaw(base))
     bare: Any = {"config": ROUTE}
     assert same_header(bare, {"config": {"model": "m", "provider": "p"}, "system": "", "tools": []})
-    for change in (
+    changes: Any = (
         {"system": "t"},
         {"tools": list(reversed(base["tools"]))},
         {"tools": [turned, base["tools"][1]]},
         {"config": {**ROUTE, "stop": []}},
         {"config": {**ROUTE, "temperature": 0}},
         {"messagePrefix": [{"role": "user", "content": []}]},
-    ):
-        assert not same_header(base, {**base, **change})
+    )
+    for change in changes:
+        other: Any = {**base, **change}
+        assert not same_header(base, other)
 
 
 @pytest.mark.rule("SE-20")

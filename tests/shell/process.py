@@ -1,11 +1,11 @@
 """`dsh` as a real process: a home, a folder and a database of its own, no keys, the fake provider as its server.
 
-    with FakeProvider(text("hello")) as fake:
-        dsh = Dsh(tmp_path, fake)
-        done = dsh("run", "hi")
-        done.code, done.out, done.err        # bytes; .text and .errors are decoded
-        process = dsh.start("run", "hi")     # to be signalled
-        dsh.log()                            # the events of the newest session, as stored
+with FakeProvider(text("hello")) as fake:
+    dsh = Dsh(tmp_path, fake)
+    done = dsh("run", "hi")
+    done.code, done.out, done.err        # bytes; .text and .errors are decoded
+    process = dsh.start("run", "hi")     # to be signalled
+    dsh.log()                            # the events of the newest session, as stored
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,12 +117,36 @@ class Dsh:
             more["stdin"] = subprocess.PIPE
         return finish(self.start(*words, **more), input, timeout)
 
+    def words(self, *given: str) -> str:
+        """The command as a shell writes it."""
+        return shlex.join(str(word) for word in self.command(*given))
+
+    def shell(self, script: str) -> Done:
+        """Run a bash script, with nothing on standard input."""
+        return finish(
+            subprocess.Popen(
+                ["bash", "-c", script], env=self.env, cwd=self.cwd, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            )
+        )  # fmt: skip
+
     # ---------------------------------------------------------------------------------------------------- the database
 
     def rows(self, sql: str, *bindings: Any) -> list[tuple[Any, ...]]:
         """Read a view with a stock SQLite."""
         with closing(sqlite3.connect(f"file:{self.db}?mode=ro", uri=True)) as db:
             return db.execute(sql, bindings).fetchall()
+
+    def integrity(self) -> list[str]:
+        """Complaints of the SQLite that the program uses; the one beside Python may be years older."""
+        import apsw
+
+        db = apsw.Connection(str(self.db))
+        try:
+            found = [str(row[0]) for row in db.execute("PRAGMA integrity_check")]
+        finally:
+            db.close()
+        return [] if found == ["ok"] else found
 
     def session(self) -> str:
         """The newest session."""
@@ -171,6 +196,14 @@ def finish(process: subprocess.Popen[bytes], input: bytes | None = None, timeout
     return Done(process.returncode, out or b"", err or b"", time.monotonic() - began)
 
 
+def errors_of(process: subprocess.Popen[bytes], timeout: float = 30) -> tuple[int, str]:
+    """Exit code and standard error of a process whose standard output is somebody else's matter."""
+    assert process.stderr is not None
+    with process.stderr:
+        err = process.stderr.read().decode()
+    return process.wait(timeout), err
+
+
 def on_terminal(process: subprocess.Popen[bytes], main: int, timeout: float = 60) -> tuple[int, bytes]:
     """Everything that a process showed on the pseudo-terminal whose main side is `main`, and its exit code."""
     shown = b""
@@ -190,9 +223,7 @@ def on_terminal(process: subprocess.Popen[bytes], main: int, timeout: float = 60
     return process.wait(timeout), shown
 
 
-def alive(marker: str) -> list[str]:
-    """Command lines of processes that contain `marker`, this one left out."""
-    found = []
+def _processes(marker: str) -> Iterator[tuple[int, str]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
@@ -200,5 +231,16 @@ def alive(marker: str) -> list[str]:
         except OSError:
             continue
         if marker in words and state != "Z" and int(folder.name) != os.getpid():
-            found.append(words)
-    return found
+            yield int(folder.name), words
+
+
+def alive(marker: str) -> list[str]:
+    """Command lines of processes that contain `marker`, this one left out."""
+    return [words for _, words in _processes(marker)]
+
+
+def end_all(marker: str) -> None:
+    """Kill what a test has left behind; `marker` must be a word that only the test uses."""
+    for pid, _ in _processes(marker):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -494,6 +494,22 @@ print("ok")"""
 
 
 @pytest.mark.slow
+def test_real_names_the_command_that_starts_it_again(real: OneFile, tmp_path: Path) -> None:
+    real.run("--version", env={"XDG_CACHE_HOME": str(tmp_path)})
+    folder = real.folder(tmp_path)
+    (python,) = (folder / "bin").iterdir()
+    packages = next(folder.glob("lib*/python3*/site-packages"))
+    # what the program does when it starts a child that is dsh again
+    program = f"""import os, sys; sys.path.append({str(packages)!r}); os.environ["DSH_APP_ROOT"] = sys.prefix
+from dsh._boot import command
+os.execv(command()[0], [*command(), "--version"])"""
+    done = subprocess.run(
+        [python, *onefile.FLAGS.split(), "-c", program], env={}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, real.run("--version", env={"XDG_CACHE_HOME": str(tmp_path)}).stdout)
+
+
+@pytest.mark.slow
 def test_real_carries_a_working_pip(real: OneFile, tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
     real.run("--version", env=env)

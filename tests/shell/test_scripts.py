@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from dsh._boot import FLAGS
+from dsh import _boot
 from scripts.lib import rules, tree
 from tests.shell.onefile_files import PIP_CACHE
 
@@ -198,7 +198,7 @@ def test_an_environment_of_another_python_is_made_anew(used: Path) -> None:
 def test_a_start_costs_little_more_than_python_itself(used: Path) -> None:
     ways = {
         "scripts/dsh": [str(used / "scripts/dsh"), "cat"],
-        "direct": [str(used / ".venv/bin/python"), *FLAGS, str(used / "dsh/_boot.py"), "cat"],
+        "direct": [str(used / ".venv/bin/python"), *_boot.FLAGS, str(used / "dsh/_boot.py"), "cat"],
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(20):
@@ -209,6 +209,10 @@ def test_a_start_costs_little_more_than_python_itself(used: Path) -> None:
     launcher, direct = (statistics.median(times[name]) for name in ways)
     print(f"start: scripts/dsh {launcher:.1f} ms, direct {direct:.1f} ms")
     assert launcher - direct < 50
+
+
+def test_a_checkout_is_started_again_by_its_launcher() -> None:
+    assert _boot.command() == [str(ROOT / "scripts/dsh")]
 
 
 def test_no_python_is_told_in_one_line(fresh: Path, tmp_path: Path) -> None:
