@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from dsh import query
-from dsh.core.errors import ConfigError, DshError, SessionError, StoreError, UsageError
+from dsh.core.errors import ConfigError, DshError, StoreError, UsageError
 from dsh.core.lossless import loads
 from dsh.kernel import config as configuration
 from dsh.kernel.config import Config
@@ -95,28 +95,6 @@ def stored_settings(db: Database) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------------------------------------- sessions
-
-
-def find_session(db: Database, typed: str) -> str:
-    """The session that a person means: an id, the beginning of one, `-` or `last` for the newest.
-
-    SESSION_NOT_FOUND (exit 2) with near ids.
-    """
-    if query.row(db, "session_state", session=typed):
-        return typed
-    if typed in ("-", "last"):
-        newest = query.row(db, "latest_session", cwd=None)
-        if newest is None:
-            raise SessionError("there is no session yet", code="SESSION_NOT_FOUND")
-        return str(newest[0])
-    found = [str(row[0]) for row in query.rows(db, "sessions_like", prefix=typed)] if typed else []
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise SessionError(
-            f"several sessions begin with {typed!r}", code="SESSION_NOT_FOUND", hint=f"they are {', '.join(found)}"
-        )
-    raise SessionError(f"there is no session {typed!r}", code="SESSION_NOT_FOUND", hint="dsh sessions lists them")
 
 
 # ------------------------------------------------------------------------------------------------------------- time

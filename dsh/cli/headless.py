@@ -36,8 +36,8 @@ from dsh.core.messages import Block, CallConfig, text_block
 from dsh.kernel.config import Config
 from dsh.kernel.scope import Context
 from dsh.llm import providers
+from dsh.query.naming import find_session
 from dsh.session.session import Session
-from dsh.session.sessions import resolve_id
 from dsh.store.database import Database
 
 LAST_WRITE_S = 1.0  # for a reader that is slow to take the rest, once the run was told to end
@@ -182,7 +182,7 @@ def _folder_of(db: Database, session: str | None) -> str | None:
 
 def _resumed_id(db: Database, options: Options) -> str | None:
     if options.resume is not None:
-        return resolve_id(db, options.resume)
+        return find_session(db, options.resume)
     if not options.go_on:
         return None
     folder = _here(options)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import click
 
 from dsh.cli import output
-from dsh.cli.common import db_flag, find_session, folder, load_config, point_in_time, reading
+from dsh.cli.common import db_flag, folder, load_config, point_in_time, reading
 from dsh.cli.group import db_option
 from dsh.core.errors import UsageError
 from dsh.core.lossless import dumps
+from dsh.query.naming import find_session
 from dsh.query.search import NEWEST, Filters, Hit, Result, as_json, event_types, refresh, search, unindexed
 
 # -word is a word to leave out, not a heap of short options; -n5 stays one.

@@ -10,11 +10,12 @@ import click
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import NoHistory, db_flag, find_session, reading
+from dsh.cli.common import NoHistory, db_flag, reading
 from dsh.cli.group import db_option
 from dsh.cli.transcript import Entry, entries, markdown, plain
 from dsh.core.errors import SessionError, UsageError
 from dsh.core.lossless import dumps, loads
+from dsh.query.naming import find_session
 from dsh.store.database import Database, Row
 
 _LAST = 2**53 - 1

@@ -22,7 +22,7 @@ from dsh.core.lossless import dumps
 from dsh.query.folding import Span
 from dsh.query.snippet import snippet
 from dsh.query.words import Query, expression, parse
-from dsh.store import vocabulary, writes
+from dsh.store import writes
 from dsh.store.database import Database
 from dsh.store.functions import DOCUMENT_TYPES, folder_tag, session_tag, type_tag
 
@@ -149,7 +149,7 @@ class _Search:
         self._owners: dict[str, int] = {}
         if filters.session is not None:
             self._owners = dict(query.rows(db, "search_lineage", session=filters.session))
-        self._match = expression(wanted, partial(vocabulary.words, db.path), self._tags())
+        self._match = expression(wanted, partial(_words, db), self._tags())
         self._found: dict[int, _Head] = {}
         self._sessions: dict[str, None] = {}
 
@@ -230,6 +230,12 @@ class _Search:
         if filters.types:
             clauses.append([type_tag(type_) for type_ in filters.types])
         return clauses
+
+
+def _words(db: Database, prefix: str, limit: int) -> list[str]:
+    """The most frequent indexed words that begin with `prefix`, folded as the index folds."""
+    after = prefix[:-1] + chr(min(ord(prefix[-1]) + 1, 0x10FFFF))
+    return [str(row[0]) for row in query.rows(db, "search_words", low=prefix, high=after, limit=limit)]
 
 
 def _tagged(sessions: Iterable[str]) -> str:

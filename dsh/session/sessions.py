@@ -10,7 +10,7 @@ from typing import Any
 from dsh import query
 from dsh.core.errors import DshError, SessionError
 from dsh.core.events import ENVELOPE_KEYS, Event, SessionHeader
-from dsh.core.ids import SessionId, new_session_id
+from dsh.core.ids import new_session_id
 from dsh.core.lossless import MAX_INT, mend_surrogates, same
 from dsh.kernel.host import Host
 from dsh.session.repair import repair
@@ -219,16 +219,3 @@ def _count(value: Any) -> bool:
 
 def _text(value: Any) -> bool:
     return isinstance(value, str) and value != "" and mend_surrogates(value) == value
-
-
-def resolve_id(db: Database, typed: str) -> SessionId:
-    """The stored session that a person means by an id or the beginning of one. SESSION_NOT_FOUND."""
-    if query.row(db, "session_state", session=typed):
-        return SessionId(typed)
-    found = query.rows(db, "sessions_like", prefix=typed) if typed else []
-    if len(found) == 1:
-        return SessionId(found[0][0])
-    if found:
-        names = ", ".join(r[0] for r in found[:5])
-        raise SessionError(f"{typed!r} is the beginning of several sessions: {names}", code="SESSION_NOT_FOUND")
-    raise SessionError(f"there is no session {typed!r}", code="SESSION_NOT_FOUND", hint="dsh sessions lists them")

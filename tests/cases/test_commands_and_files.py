@@ -104,13 +104,13 @@ def test_p9_an_edit_changes_what_it_says_and_nothing_else(
     assert file.stat().st_mode & 0o777 == 0o640
 
 
-def test_p9_an_edit_says_which_lines_it_changed(dsh: Dsh, fake: FakeProvider) -> None:
-    file = dsh.cwd / "f.txt"
-    file.write_bytes(b"a\r\nb\r\nc\n")
+def test_p9_the_diff_for_people_has_one_changed_line(dsh: Dsh, fake: FakeProvider) -> None:
+    (dsh.cwd / "f.txt").write_bytes(b"a\r\nb\r\nc\n")
     fake.script(
         tool_call("read", {"file_path": "f.txt"}),
         tool_call("edit", {"file_path": "f.txt", "old_string": "a\nb", "new_string": "a\nB"}),
     )
     assert dsh("run", "x").code == 0
-    logged = str(dsh.data("tool/result")[1])
-    assert logged.count("'+B") + logged.count("+B\\n") + logged.count("\\n+B") >= 1 or "meta" not in logged
+    [diff] = dsh.data("tool/result")[1]["meta"]["diffs"]
+    pairs = zip(diff["oldText"].splitlines(True), diff["newText"].splitlines(True), strict=True)
+    assert [pair for pair in pairs if pair[0] != pair[1]] == [("b\n", "B\n")]

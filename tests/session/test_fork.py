@@ -8,8 +8,8 @@ import pytest
 
 from dsh import query
 from dsh.core.lossless import thaw
+from dsh.query.naming import find_session
 from dsh.session.session import Session
-from dsh.session.sessions import resolve_id
 from dsh.store import writes
 from tests.session.kit import (
     ROUTE,
@@ -460,11 +460,11 @@ def test_a_driven_session_is_not_deleted(w: World, parent: Session) -> None:
 def test_a_session_is_found_by_the_beginning_of_its_id(w: World) -> None:
     for name in ("abc1", "abc2", "abd", "a%c"):
         whole_turn(w.session(name))
-    assert resolve_id(w.db, "abd") == "abd"
-    assert resolve_id(w.db, "a%") == "a%c"
-    assert resolve_id(w.db, "abc1") == "abc1"
+    assert find_session(w.db, "abd") == "abd"
+    assert find_session(w.db, "a%") == "a%c"
+    assert find_session(w.db, "abc1") == "abc1"
     for typed in ("abc", "x", ""):
-        assert code(resolve_id, w.db, typed) == "SESSION_NOT_FOUND"
+        assert code(find_session, w.db, typed) == "SESSION_NOT_FOUND"
 
 
 @pytest.mark.rule("PE-45")

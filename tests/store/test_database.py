@@ -58,7 +58,11 @@ FOREIGN: dict[str, list[str]] = {
     "ours but newer": [f"PRAGMA application_id = {APPLICATION_ID}", "CREATE TABLE t(x)", "PRAGMA user_version = 99"],
     "ours but of version 0": [f"PRAGMA application_id = {APPLICATION_ID}", "CREATE TABLE t(x)"],
     "a negative version": [f"PRAGMA application_id = {APPLICATION_ID}", "PRAGMA user_version = -1"],
-    "one that only SQLite made": ["CREATE TABLE t(x INTEGER PRIMARY KEY AUTOINCREMENT)", "DROP TABLE t", "PRAGMA user_version=3"],
+    "one that only SQLite made": [
+        "CREATE TABLE t(x INTEGER PRIMARY KEY AUTOINCREMENT)",
+        "DROP TABLE t",
+        "PRAGMA user_version=3",
+    ],
 }
 
 
@@ -103,7 +107,7 @@ def test_what_another_program_left_in_its_log_file_stays_there(tmp_path: Path) -
     )
     subprocess.run([sys.executable, "-c", script, str(path)], check=True)
     before = files(path)
-    assert os.path.getsize(f"{path}-wal") > 0
+    assert path.with_name("x.db-wal").stat().st_size > 0
     assert code(Database.open, path) == "DB_FOREIGN"
     assert files(path) == before
 
@@ -188,7 +192,9 @@ def test_an_initialization_that_fails_leaves_an_empty_file(tmp_path: Path, monke
 
 # ------------------------------------------------------------------------------------------------------- migrations
 
-ADD = Migration("add-colour", "ALTER TABLE _store ADD COLUMN colour TEXT; CREATE VIEW colour(c) AS SELECT colour FROM _store;")
+ADD = Migration(
+    "add-colour", "ALTER TABLE _store ADD COLUMN colour TEXT; CREATE VIEW colour(c) AS SELECT colour FROM _store;"
+)
 CHANGE = Migration("paint", "UPDATE _store SET colour = 'blue';", changes_data=True)
 BROKEN = Migration("broken", "UPDATE _store SET colour = 'red'; INSERT INTO nowhere VALUES (1);", changes_data=True)
 
@@ -201,7 +207,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         ours = (*MIGRATIONS, *more)
         real = migrations.migrate
         monkeypatch.setattr(
-            migrations, "migrate", lambda db, backup=None: real(db, ours, backup)  # the default was bound at import
+            migrations,
+            "migrate",
+            lambda db, backup=None: real(db, ours, backup),  # the default was bound at import
         )
 
     return given

@@ -6,7 +6,6 @@ there is nothing to find.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,7 +129,7 @@ REFUSED = [
     "WITH _event_rules AS (SELECT * FROM _event) SELECT * FROM _event_rules",
     "WITH event AS MATERIALIZED (SELECT * FROM _event) SELECT * FROM event",
     "WITH event(a) AS (SELECT data FROM _event UNION ALL SELECT data FROM _event) SELECT * FROM event",
-    "WITH RECURSIVE event(i) AS (SELECT max(id) FROM _event UNION ALL SELECT i - 1 FROM event WHERE i > 0) SELECT * FROM event",
+    "WITH RECURSIVE event(i) AS (SELECT id FROM _event UNION ALL SELECT 1 FROM event) SELECT * FROM event LIMIT 5",
     "WITH _event AS (SELECT 1 AS x) SELECT x FROM _event",
     "SELECT * FROM (WITH session AS (SELECT * FROM _session) SELECT * FROM session)",
     "INSERT INTO setting(key, value) WITH event AS (SELECT data FROM _event) SELECT 'k', data FROM event",
@@ -398,4 +397,3 @@ def test_the_guard_costs_a_cached_statement_nothing(w: World) -> None:
 def test_a_refusal_says_what_to_do(w: World) -> None:
     with pytest.raises(SessionError, match="read the views instead"):
         w.db.rows("WITH event AS (SELECT * FROM _event) SELECT * FROM event")
-    assert os.path.basename(w.path) == "dsh.db"

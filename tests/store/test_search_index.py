@@ -61,11 +61,18 @@ def w(tmp_path: Path) -> Iterator[World]:
 def put(w: World, events: list[tuple[str, Any]]) -> None:
     """Rows as given, past the rules, so that shapes nobody writes are there too."""
     with raw(w.path) as db, db:
-        for name in ("_event_rules", "_event_content", "_event_result", "_event_boundary", "_event_appended"):
+        for name in (
+            "_event_rules",
+            "_event_content",
+            "_event_result",
+            "_event_boundary",
+            "_event_appended",
+            "_event_aborted",
+        ):
             db.execute(f"DROP TRIGGER IF EXISTS {name}")
         for type_, data in events:
             db.execute(
-                "INSERT INTO _event(session, seq, type, time, data) SELECT 1, length, ?, 1, ? FROM _session WHERE id = 1",
+                "INSERT INTO _event(session, seq, type, time, data) SELECT id, length, ?, 1, ? FROM _session",
                 (type_, dumps(data)),
             )
 
@@ -81,7 +88,7 @@ def test_the_view_and_the_function_say_the_same(tmp_path: Path, events: list[tup
     try:
         fill(w.db, "s", ("turn/start", {"turn": 1}, None))
         put(w, events)
-        said = dict(w.db.rows("SELECT seq, text FROM search_document WHERE session_id = 's'"))
+        said: dict[int, str] = dict(w.db.rows("SELECT seq, text FROM search_document WHERE session_id = 's'"))
         for seq, (type_, data) in enumerate(events, 1):
             assert said.get(seq, "") == document_text(type_, data), (type_, data)
         writes.refresh_search(w.db)

@@ -96,6 +96,7 @@ def event(seq: str = "NULL", type_: str = "x", data: str = "1", source: str = "N
 
 
 MESSAGE = json.dumps(prompt())
+ON_TABLE = "INSERT OR REPLACE INTO _event(id, session, seq, type, time, data)"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ MESSAGE = json.dumps(prompt())
         ("INSERT OR REPLACE INTO event(session_id, seq, type, data) VALUES ('s', 1, 'x', '1');", "SEQ_MISMATCH"),
         ("REPLACE INTO event(session_id, seq, type, data) VALUES ('s', 0, 'x', '1');", "SEQ_MISMATCH"),
         (
-            "INSERT OR REPLACE INTO _event(id, session, seq, type, time, data) SELECT 1, id, length, 'x', 1, '1' FROM _session;",
+            f"{ON_TABLE} SELECT 1, id, length, 'x', 1, '1' FROM _session;",
             "SEQ_MISMATCH",
         ),
         (
