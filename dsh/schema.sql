@@ -368,7 +368,7 @@ END;
 CREATE TRIGGER event_update INSTEAD OF UPDATE ON event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
 CREATE TRIGGER event_delete INSTEAD OF DELETE ON event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
 
--- The checks stand on the table itself, so that no way of inserting goes round them. They are two triggers, not ten:
+-- The checks stand on the table itself, so that no way of inserting goes round them. They are two triggers, not nine:
 -- asking each of nine for its WHEN made an append a tenth slower. SQLite runs the triggers of a moment from the last
 -- created to the first, so what every event must obey stands last and is asked first.
 
@@ -377,7 +377,7 @@ CREATE TRIGGER _event_kinds BEFORE INSERT ON _event WHEN new.type <> 'assistant/
     json_valid(new.op) IS NOT 1 OR json_type(new.op) <> 'object'
     OR (SELECT count(*) FROM json_each(new.op)) <> 3 OR new.op ->> 'op' IS NOT 'replace'
     OR json_type(new.op, '$.start') IS NOT 'integer' OR json_type(new.op, '$.end') IS NOT 'integer');
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op IS NOT NULL AND (          -- a list of blocks, or it is no message
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op IS NOT NULL AND (             -- a list of blocks, or no message
     json_type(new.data, '$.content') IS NOT 'array'
     OR EXISTS (SELECT 1 FROM json_each(new.data, '$.content') WHERE type <> 'object'));
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.source IS NOT NULL AND (                                     -- SE-13

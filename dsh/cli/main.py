@@ -67,6 +67,9 @@ def _leave(code: int) -> NoReturn:
 
 
 def _command(arguments: list[str]) -> int:
+    from dsh.core import lean
+
+    lean.load_click()
     from dsh.cli import group, output
 
     output.prepare_streams()

@@ -1,7 +1,7 @@
-"""Importing trio and httpx without the parts that a run never uses.
+"""Importing click, trio and httpx without the parts that dsh never uses.
 
-The two are most of a start-up, and a fifth of that is for DTLS, for a synchronous HTTP client, for asyncio, for a
-command line, and for naming threads (which runs `ldconfig`). While one of them is imported, stand-ins take the place
+The three are most of a start-up, and a fifth of that is for UUID parameters, for DTLS, for a synchronous HTTP client,
+for asyncio, for a command line, and for naming threads (which runs `ldconfig`). While one of them is imported, stand-ins take the place
 of those modules. Afterwards the stand-ins are gone from `sys.modules`, so the real modules can be imported as ever,
 and what a library took from a stand-in fetches the real thing when it is called: `httpx.Client` and
 `trio.DTLSEndpoint` work, a moment later. A library that was imported already is left alone.
@@ -15,6 +15,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
+
+
+def load_click() -> None:
+    """Import click; later imports find it ready."""
+    if "click" not in sys.modules:
+        with _in_place({"uuid": _Deferred("uuid")}):
+            import click  # noqa: F401
 
 
 def load_trio() -> None:

@@ -178,7 +178,7 @@ class LlmService:
 
     def _for(self, adapter: Adapter, request: Request) -> Request:
         """The request as `adapter` may see it: without replay state that is not its own (LS-29, CO-15)."""
-        if not any("replayState" in m.get("provenance", {}) for m in request.messages):
+        if not [m for m in request.messages if "provenance" in m and "replayState" in m["provenance"]]:
             return request
         return request.changed(messages=tuple(self._stripped(adapter, m) for m in request.messages))
 

@@ -22,8 +22,10 @@ import trio  # noqa: E402
 
 from dsh.agent.step import same_header  # noqa: E402
 from dsh.core.lossless import dumps, freeze, loads  # noqa: E402
+from dsh.core.messages import Request  # noqa: E402
 from dsh.kernel.config import load  # noqa: E402
 from dsh.kernel.host import Host  # noqa: E402
+from dsh.llm.adapters.chat_request import DIALECTS, Encoder  # noqa: E402
 from dsh.session.session import APPEND, Session  # noqa: E402
 from dsh.session.sessions import Sessions  # noqa: E402
 from dsh.store import writes  # noqa: E402
@@ -169,6 +171,8 @@ class _Stepper:
         self.found: dict[str, list[float]] = {}
         self.slices: dict[str, list[float]] = {}
         self.number = 0
+        self.encoder = Encoder(DIALECTS["chat"])
+        self.config = freeze(CONFIG)
         tools = [{"name": "bash", "description": "y" * 500}]
         self.header = freeze({"config": CONFIG, "system": "x" * 3000, "tools": tools})
         self.session.record("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": USER}})
@@ -209,8 +213,10 @@ class _Stepper:
         for name, data, surface in events:
             self.session.append(name, data, surface=surface)
         appended = time.perf_counter()
-        self.session.derive_messages()
+        messages = self.session.derive_messages()
         derived = time.perf_counter()
+        self.encoder.encode(Request(self.config, messages))
+        encoded = time.perf_counter()
         same_header(self.header, freeze(loads(dumps(self.header))))
         compared = time.perf_counter()
         await self.session.flush()
@@ -218,7 +224,8 @@ class _Stepper:
         for part, seconds in (
             ("append 15 events", appended - began),
             ("derive 2 messages", derived - appended),
-            ("compare the header", compared - derived),
+            ("write the request's body", encoded - derived),
+            ("compare the header", compared - encoded),
             ("flush", flushed - compared),
             ("all", flushed - began),
         ):

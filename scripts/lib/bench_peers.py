@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,16 +44,13 @@ enabled = false
 """
     (home / "config.toml").write_text(config)
     flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    return Program([str(_native(program)), "exec", *flags, PROMPT], environment(home, CODEX_HOME=str(home)))
+    return Program([str(program), "exec", *flags, PROMPT], environment(home, CODEX_HOME=str(home)))
 
 
-def _native(program: Path) -> Path:
-    """The program itself where npm put a JavaScript launcher before it, which would be timed as well."""
-    real = program.resolve()
-    if real.read_bytes()[:2] != b"#!":
-        return program
-    found = [p for p in real.parent.parent.parent.glob("codex-*/vendor/*/bin/codex") if os.access(p, os.X_OK)]
-    return found[0] if found else program
+def _native(program: Path) -> Path | None:
+    """The program itself where npm put a JavaScript launcher before it."""
+    found = program.resolve().parent.parent.parent.glob("codex-*/vendor/*/bin/codex")
+    return next((p for p in found if os.access(p, os.X_OK)), None)
 
 
 def _pi(program: Path, base_url: str, home: Path) -> Program:
@@ -69,28 +67,23 @@ def _llm(program: Path, base_url: str, home: Path) -> Program:
     return Program([str(program), "-m", "bench", PROMPT], env)
 
 
+Maker = Callable[[Path], Program]
+
 _PEERS: Mapping[str, Callable[[Path, str, Path], Program]] = {"codex": _codex, "pi": _pi, "llm": _llm}
 NAMES = tuple(_PEERS)
 
 
-def programs(base_url: str, folder: Path, given: Mapping[str, str | None], binary: str | None) -> dict[str, Program]:
-    """Ours first, then the peers that are there."""
-    found: dict[str, Program] = {}
-    launchers = {"dsh": ROOT / "scripts" / "dsh"}
+def programs(base_url: str, given: Mapping[str, str | None], binary: str | None) -> dict[str, Maker]:
+    """Ours first, then the peers that are there; each makes its command line for a home folder."""
+    found: dict[str, Maker] = {"dsh": partial(dsh, ROOT / "scripts" / "dsh", base_url)}
     if binary:
-        launchers["dsh, one file"] = Path(binary).resolve()
-    for name, launcher in launchers.items():
-        found[name] = dsh(launcher, base_url, _home(folder, name))
+        found["dsh, one file"] = partial(dsh, Path(binary).resolve(), base_url)
     for name, make in _PEERS.items():
         path = given.get(name) or shutil.which(name)
         if path is None:
             print(f"  {name} is not on PATH (--{name} PATH names it): left out")
-        else:
-            found[name] = make(Path(path).absolute(), base_url, _home(folder, name))
+            continue
+        found[name] = partial(make, Path(path).absolute(), base_url)
+        if name == "codex" and (native := _native(Path(path))) is not None:
+            found["codex, without npm's launcher"] = partial(make, native, base_url)
     return found
-
-
-def _home(folder: Path, name: str) -> Path:
-    home = folder / f"home-{name.replace(', ', '-').replace(' ', '-')}"
-    home.mkdir()
-    return home

@@ -11,13 +11,15 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from scripts.lib.bench_kit import ROOT, Failed, Run, environment, limit, ratio, rounds, run, spread, table
-from scripts.lib.bench_peers import Program, programs
+from scripts.lib.bench_peers import NAMES, Maker, programs
 from scripts.lib.bench_server import Server
 
 STEPS = 20
@@ -26,34 +28,45 @@ _IMPORTS = "python -c 'import trio, httpx'"
 Asked = tuple[Run, list[float]]
 
 
-def _ask(server: Server, program: Program, folder: Path, steps: int = 0) -> Callable[[], Asked]:
-    """One run of a program, and the times at which its requests arrived."""
+def _ask(server: Server, make: Maker, folder: Path, steps: int = 0, *, fresh: bool = False) -> Callable[[], Asked]:
+    """One run of a program, and the times at which its requests arrived; in one home, or in a `fresh` one each."""
+    work = _new(folder, "work")
+    program = make(_new(folder, "home"))
 
     def once() -> Asked:
+        chosen = make(_new(folder, "home")) if fresh else program
         server.reset(steps)
-        done = run(program.argv, program.env, folder)
+        done = run(chosen.argv, chosen.env, work)
         if len(server.arrivals) < steps + 1:
-            raise Failed(f"{program.argv[0]} made {len(server.arrivals)} of {steps + 1} requests")
+            raise Failed(f"{chosen.argv[0]} made {len(server.arrivals)} of {steps + 1} requests")
         return done, server.arrivals
 
     return once
 
 
-def _peers(options: argparse.Namespace, server: Server, folder: Path) -> dict[str, Program]:
-    given = {name: getattr(options, name) for name in ("codex", "pi", "llm")}
-    return programs(server.base_url, folder, given, options.binary)
+def _peers(options: argparse.Namespace, server: Server) -> dict[str, Maker]:
+    return programs(server.base_url, {name: getattr(options, name) for name in NAMES}, options.binary)
 
 
 def start(options: argparse.Namespace, folder: Path) -> None:
     """one prompt, 20 pieces of text: start to first request, and the whole process."""
     server = Server()
-    work = _work(folder)
-    asked: dict[str, Callable[[], Any]] = {
-        name: _ask(server, program, work) for name, program in _peers(options, server, folder).items()
-    }
-    bare = [sys.executable, "-c", "import trio, httpx"]
-    asked[_IMPORTS] = lambda: (run(bare, environment(folder), work), [])
-    results: dict[str, list[Asked]] = rounds(asked, options.rounds)
+    peers = _peers(options, server)
+    for fresh in (False, True):
+        print("  each time in a fresh home:" if fresh else "  in a home that was used before:")
+        asked: dict[str, Callable[[], Any]] = {
+            name: _ask(server, make, folder, fresh=fresh) for name, make in peers.items()
+        }
+        if not fresh:
+            asked[_IMPORTS] = partial(_bare_imports, folder)
+        _report_start(rounds(asked, options.rounds))
+
+
+def _bare_imports(folder: Path) -> Asked:
+    return run([sys.executable, "-c", "import trio, httpx"], environment(folder), folder), []
+
+
+def _report_start(results: dict[str, list[Asked]]) -> None:
     rows = [["", "first request ms", "wall ms", "cpu ms", "peak MiB"]]
     first = {name: [(at[0] - r.at) * 1000 for r, at in found if at] for name, found in results.items()}
     for name, found in results.items():
@@ -76,10 +89,10 @@ def start(options: argparse.Namespace, folder: Path) -> None:
 def tools(options: argparse.Namespace, folder: Path) -> None:
     """a turn of 20 steps, each one shell call of `true`: time per step above the shell's own."""
     server = Server()
-    work = _work(folder)
+    work = _new(folder, "work")
     asked: dict[str, Callable[[], Any]] = {
-        name: _ask(server, program, work, STEPS)
-        for name, program in _peers(options, server, folder).items()
+        name: _ask(server, make, folder, STEPS)
+        for name, make in _peers(options, server).items()
         if name != "llm"  # it has no tool that runs commands
     }
     shell = "bash -c true"
@@ -169,11 +182,9 @@ def steps(options: argparse.Namespace, folder: Path) -> None:
     print(f"  {made['messages'][0]} and {made['messages'][1]} messages in the derived history")
 
 
-def _work(folder: Path) -> Path:
-    """An empty folder for the programs to work in."""
-    work = folder / "work"
-    work.mkdir()
-    return work
+def _new(folder: Path, kind: str) -> Path:
+    """An empty folder."""
+    return Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=folder))
 
 
 def _inside(name: str, folder: Path, *arguments: str) -> dict[str, Any]:

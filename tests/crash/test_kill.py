@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -42,15 +43,26 @@ def answer(request: Recorded) -> Reply:
     return text("the end of it", pieces=6, delay=0.004)
 
 
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.close()
+
+
 def check(dsh: Dsh, fake: FakeProvider, run: Run) -> str:
     """Everything that must hold after a kill; the kind of ending that the killed turn has got."""
-    if not dsh.db.exists() or not dsh.rows("SELECT 1 FROM sqlite_schema WHERE name = 'session'"):
+    try:
+        made = dsh.db.exists() and dsh.rows("SELECT 1 FROM sqlite_schema WHERE name = 'session'")
+    except sqlite3.OperationalError:  # a reader cannot take back a schema that is half made
+        made = []
+    if not made:
         assert run(dsh, "run", "go on").code == 0
-        return "no database"
+        assert dsh.integrity() == []
+        return "no schema"
     left = dsh.log() if dsh.rows("SELECT 1 FROM session") else []
     assert dsh.integrity() == []
     assert problems(left, closed=False) == []
-    asked = len(fake.requests)
     went_on = run(dsh, "run", "-c" if left else "-q", "go on")
     assert (went_on.code, went_on.out, went_on.err) == (0, b"went on: go on\n", b"")
     log = dsh.log()
@@ -58,7 +70,7 @@ def check(dsh: Dsh, fake: FakeProvider, run: Run) -> str:
     assert problems(log) == []
     more = run(dsh, "run", "-c", "and more")
     assert (more.code, more.out) == (0, b"went on: and more\n")
-    first, second = fake.requests[asked:]
+    first, second = fake.requests[-2:]
     shared = first.raw.index(b'"go on"')
     assert second.raw[:shared] == first.raw[:shared]
     assert dsh.integrity() == []
@@ -71,8 +83,8 @@ def check(dsh: Dsh, fake: FakeProvider, run: Run) -> str:
 
 
 @pytest.mark.rule("PE-30", "PE-33", "PE-37", "PE-71", "SE-40", "SE-42")
-@pytest.mark.parametrize("part", [0.1, 0.3, 0.45, 0.6, 0.75, 0.9])
-def test_killed_at_some_moments(tmp_path: Path, part: float) -> None:
+@pytest.mark.parametrize("part", [0.05, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9])
+def test_killed_at_some_moments(tmp_path: Path, zygote: Zygote, part: float) -> None:
     """The program as it is started by a person; the moments are parts of the log of a whole run."""
     with FakeProvider(*[answer] * 9, strict=True) as fake:
         dsh = Dsh(tmp_path, fake)
@@ -80,7 +92,7 @@ def test_killed_at_some_moments(tmp_path: Path, part: float) -> None:
         dsh.wait_for(lambda: len(dsh.log()) >= part * 56)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        check(dsh, fake, lambda d, *words: d(*words))
+        check(dsh, fake, zygote.run)
 
 
 @pytest.mark.slow
@@ -107,17 +119,21 @@ def test_killed_at_two_hundred_moments(tmp_path: Path) -> None:
                     raise AssertionError(f"moment {moment}, after {wait:.3f} s, in {folder}") from error
 
     def once(number: int) -> float:
-        folder = tmp_path / f"whole-{number}"
-        folder.mkdir()
-        with FakeProvider(*[answer] * 3, strict=True) as fake:
-            start = time.monotonic()
-            done: Any = zygotes[number].run(Dsh(folder, fake), "run", "start")
-            assert (done.code, done.out) == (0, b"the end of it\n")
-            return time.monotonic() - start
+        """How long an undisturbed run takes, the first one, which finds no caches warm, left out."""
+        lasted = 0.0
+        for warm in (False, True):
+            folder = tmp_path / f"whole-{number}-{warm}"
+            folder.mkdir()
+            with FakeProvider(*[answer] * 3, strict=True) as fake:
+                start = time.monotonic()
+                done: Any = zygotes[number].run(Dsh(folder, fake), "run", "start")
+                assert (done.code, done.out) == (0, b"the end of it\n")
+                lasted = time.monotonic() - start
+        return lasted
 
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            whole = max(pool.map(once, range(AT_ONCE)))  # how long a run takes when so many run at once
+            whole = min(pool.map(once, range(AT_ONCE)))
             list(pool.map(lane, range(AT_ONCE)))
     finally:
         for zygote in zygotes:

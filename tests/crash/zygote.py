@@ -6,6 +6,7 @@ which is written when the process ends by itself. Answers with the process id. E
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -77,13 +78,10 @@ class Job:
 
 
 def serve() -> None:
-    import dsh.cli.headless
-    import dsh.llm.adapters.chat
     from dsh.capabilities import BUILTIN
 
-    for name in BUILTIN:
-        __import__(name)
-    assert dsh.cli.headless and dsh.llm.adapters.chat
+    for name in ("dsh.cli.main", "dsh.cli.group", "dsh.cli.headless", "dsh.llm.adapters.chat", *BUILTIN):
+        importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them here
     for line in sys.stdin:
         job = json.loads(line)

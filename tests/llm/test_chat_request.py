@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
+from dsh.core.lossless import freeze
 from dsh.core.messages import Message
-from dsh.llm.adapters.chat_request import DIALECTS, body, encode
+from dsh.llm.adapters.chat_request import DIALECTS, Encoder
 from dsh.llm.failure import LlmError
 from tests.llm.helpers import request, user
 
 DEEPSEEK, CHAT, OPENAI = (DIALECTS[n] for n in ("deepseek", "chat", "openai"))
+
+
+def encode(dialect: Any, made: Any, thinking: str | None = None) -> bytes:
+    return Encoder(dialect, thinking).encode(made)
+
+
+def body(dialect: Any, made: Any, thinking: str | None = None) -> Any:
+    return json.loads(encode(dialect, made, thinking))
 
 
 def wire(*messages: Message, dialect: Any = DEEPSEEK, **keywords: Any) -> list[Any]:
@@ -44,16 +53,14 @@ def result(call_id: str, *content: Any, **rest: Any) -> Any:
 def test_the_whole_body() -> None:
     schema = {"type": "object", "properties": {"z": {}, "a": {}}}
     made = encode(
-        body(
-            DEEPSEEK,
-            request(
-                user("hé"),
-                system="sys",
-                tools=({"name": "b", "description": "d", "parameters": schema},),
-                config={"temperature": 0, "maxTokens": 5, "stop": ["x"], "reasoningEffort": "max"},
-                session_id="s-1",
-            ),
-        )
+        DEEPSEEK,
+        request(
+            user("hé"),
+            system="sys",
+            tools=({"name": "b", "description": "d", "parameters": schema},),
+            config={"temperature": 0, "maxTokens": 5, "stop": ["x"], "reasoningEffort": "max"},
+            session_id="s-1",
+        ),
     )
     assert made.decode() == (
         '{"model":"m","messages":[{"role":"system","content":"sys"},{"role":"user","content":"hé"}],'
@@ -77,11 +84,34 @@ def test_an_appended_history_keeps_its_bytes() -> None:
         assistant(thought("r"), call()),
         {"role": "user", "content": [result("c", text("o"))]},
     ]
-    short = encode(body(DEEPSEEK, request(*history)))
-    longer = encode(body(DEEPSEEK, request(*history, user("b"))))
+    short = encode(DEEPSEEK, request(*history))
+    longer = encode(DEEPSEEK, request(*history, user("b")))
     end = short.index(b'],"stream"')
     assert longer[:end] == short[:end]
-    assert encode(body(DEEPSEEK, request(*history))) == short
+    assert encode(DEEPSEEK, request(*history)) == short
+
+
+@pytest.mark.rule("LS-56")
+def test_one_encoder_writes_a_growing_history_as_a_fresh_one_does() -> None:
+    history: list[Any] = [freeze(user("a")), freeze(assistant(thought("r"), call("c1")))]
+    more: list[Any] = [freeze({"role": "user", "content": [result("c1", text("é"))]}), freeze(assistant(text("b")))]
+    edited: Any = user("by hand")  # may change between two requests without being another object
+    encoder = Encoder(DEEPSEEK)
+    for messages in (
+        history,
+        [*history, *more],
+        [*history, *more],
+        more,
+        [*more, edited],
+        [*more, edited, *more],
+        history,
+    ):
+        edited["content"] = [text(edited["content"][0]["text"] + "!")]
+        for system in (None, "sys"):
+            made = request(*messages, system=system)
+            assert encoder.encode(made) == encode(DEEPSEEK, made)
+    other = request(*history, config={"provider": "another"})
+    assert encoder.encode(other) == encode(DEEPSEEK, other) != encode(DEEPSEEK, request(*history))
 
 
 @pytest.mark.rule("LS-51")
@@ -189,5 +219,5 @@ def test_what_goes_out_is_clean_utf8() -> None:  # case P7
     from dsh.core.messages import Request
 
     made = Request({"provider": "p", "model": "m"}, ({"role": "user", "content": [text("a\ud83d\udc3b \ud83d")]},))
-    sent = json.loads(encode(body(CHAT, made)).decode("utf-8"))
+    sent = json.loads(encode(CHAT, made).decode("utf-8"))
     assert sent["messages"] == [{"role": "user", "content": "a🐻 \ufffd"}]

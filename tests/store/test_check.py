@@ -176,7 +176,7 @@ def test_a_page_that_cannot_be_read_is_a_violation_not_a_crash(tmp_path: Path) -
 
 @pytest.mark.rule("SE-47")
 def test_the_list_is_bounded(w: World) -> None:
-    damage(w.path, "UPDATE _event SET data = '{oops' WHERE session = 1")
+    damage(w.path, "UPDATE _event SET data = '{oops' WHERE session = 1 AND type LIKE 'turn%'")
     assert len(check(w.db, limit=5)) == 5
 
 

@@ -20,7 +20,7 @@ from dsh import __version__
 from dsh.core.messages import Chunk, Request
 from dsh.llm import http
 from dsh.llm.adapter import ModelInfo, ProviderInfo, ResolvedModel
-from dsh.llm.adapters.chat_request import DIALECTS, Dialect, body, encode
+from dsh.llm.adapters.chat_request import DIALECTS, Dialect, Encoder
 from dsh.llm.adapters.chat_stream import ChatStream
 from dsh.llm.catalogue import BY_ID, DEEPSEEK, Known
 from dsh.llm.failure import LlmError, http_failure, one_line
@@ -112,6 +112,7 @@ class ChatAdapter:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        self._encoder = Encoder(endpoint.dialect, endpoint.thinking)
         self._client: httpx.AsyncClient | None = None
         self._windows: dict[str, int] = {}
 
@@ -198,7 +199,7 @@ class ChatAdapter:
         """One request; chunks as the server sends them. Failures are raised after the chunks before them."""
         place = self.endpoint
         client = self._http()
-        content = encode(body(place.dialect, request, place.thinking))
+        content = self._encoder.encode(request)
         exchange = _Exchange(
             client.build_request(
                 "POST",

@@ -7,9 +7,10 @@ bytes up to the first new message: providers cache by exact prefix (LS-56).
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
-from dsh.core.lossless import dumps, loads, mend_surrogates
+from dsh.core.lossless import FrozenDict, dumps, loads, mend_surrogates
 from dsh.core.messages import Block, Message, Request, text_of
 from dsh.llm.failure import LlmError
 
@@ -78,12 +79,10 @@ def thinking_options(dialect: Dialect, request: Request, configured: str | None)
     return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
 
 
-def body(dialect: Dialect, request: Request, configured_thinking: str | None = None) -> dict[str, Any]:
-    """The body as a JSON object; an option that is not set is absent (CO-22)."""
+def options(dialect: Dialect, request: Request, configured_thinking: str | None) -> dict[str, Any]:
+    """What follows the messages in a body."""
     config = request.config
-    made: dict[str, Any] = {"model": config["model"], "messages": messages(dialect, request)}
-    made["stream"] = True
-    made["stream_options"] = {"include_usage": True}
+    made: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     made.update(thinking_options(dialect, request, configured_thinking))
     if request.tools:
         made["tools"] = [
@@ -100,24 +99,53 @@ def body(dialect: Dialect, request: Request, configured_thinking: str | None = N
     return made
 
 
-def encode(made: dict[str, Any]) -> bytes:
-    """The bytes that go out: always valid UTF-8, whatever a hand-built message holds (P7)."""
-    return mend_surrogates(dumps(made)).encode()
+class Encoder:
+    """Makes the bodies of one endpoint's requests, each at the cost of what is new in it.
+
+    A conversation grows at its end, so the bytes of the messages that the last request began with are taken from it:
+    as long as they are the very same objects, frozen, for the same provider. The bytes are valid UTF-8, whatever a
+    hand-built message holds (P7).
+    """
+
+    def __init__(self, dialect: Dialect, configured_thinking: str | None = None) -> None:
+        self._dialect = dialect
+        self._thinking = configured_thinking
+        self._provider = ""
+        self._known: tuple[Message, ...] = ()
+        self._text = bytearray()  # what the known messages became
+
+    def encode(self, request: Request) -> bytes:
+        """The body; an option that is not set is absent (CO-22)."""
+        provider, messages = request.provider, request.messages
+        grown = provider == self._provider and len(messages) >= len(self._known)
+        if not (grown and all(map(operator.is_, self._known, messages))):
+            self._provider, self._known, self._text = provider, (), bytearray()
+        first = known = len(self._known)
+        new: list[bytes] = []
+        for message in messages[first:]:
+            new.append(b",".join(map(_bytes, _wire(self._dialect, provider, message))))
+            if known == first + len(new) - 1 and isinstance(message, FrozenDict):
+                known += 1
+        system = [_bytes({"role": "system", "content": request.system})] if request.system else []
+        history = b",".join([*system, *([self._text] if first else []), *new])
+        for piece in new[: known - first]:
+            self._text += b"," + piece if self._text else piece
+        self._known = messages[:known]
+        rest = _bytes(options(self._dialect, request, self._thinking)).removeprefix(b"{")
+        return b"".join([b'{"model":', _bytes(request.model), b',"messages":[', history, b"],", rest])
 
 
-def messages(dialect: Dialect, request: Request) -> list[dict[str, Any]]:
-    """The wire messages: the system prompt, then the history."""
-    wire: list[dict[str, Any]] = []
-    if request.system:
-        wire.append({"role": "system", "content": request.system})
-    for message in request.messages:
-        if message["role"] == "assistant":
-            wire.append(_assistant(dialect, request.provider, message))
-        elif message["role"] == "user":
-            wire += _user(message)
-        else:
-            wire.append({"role": "system", "content": text_of(message["content"])})
-    return wire
+def _bytes(value: Any) -> bytes:
+    return mend_surrogates(dumps(value)).encode()
+
+
+def _wire(dialect: Dialect, provider: str, message: Message) -> list[dict[str, Any]]:
+    """What one message is on the wire; at least one message."""
+    if message["role"] == "assistant":
+        return [_assistant(dialect, provider, message)]
+    if message["role"] == "user":
+        return _user(message)
+    return [{"role": "system", "content": text_of(message["content"])}]
 
 
 def _user(message: Message) -> list[dict[str, Any]]:
