@@ -6,8 +6,8 @@ task of its own. When the reader has gone, `broken` tells why, and the run is ca
 A step's text may turn out to be a remark before a tool call, or belong to a try that fails and is made again; neither
 is the answer, and what is in a pipe cannot be taken back. So into anything but a terminal a step's text is held for
 the first second or 2,000 characters, and flows from then on. What was held of a remark or a failed try is dropped when
-the next step begins; if none does, it is all there is, and goes out (HD-4, HD-9). A terminal shows everything at once, with
-control characters made visible: what a model says must not drive it.
+the next step begins; if none does, it is all there is, and goes out (HD-4, HD-9). A terminal shows everything at once,
+with control characters made visible: what a model says must not drive it.
 """
 
 from __future__ import annotations

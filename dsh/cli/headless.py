@@ -40,6 +40,7 @@ from dsh.query.naming import find_session
 from dsh.session.session import Session
 from dsh.store.database import Database
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LAST_WRITE_S = 1.0  # for a reader that is slow to take the rest, once the run was told to end
 
 
@@ -75,7 +76,9 @@ def run(options: Options, prompt: str | None) -> int:
         outcome.signal = outcome.signal or signal.Signals(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, terminated)
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, terminated)
     try:
         _check(options)
         content = read_prompt(prompt)
@@ -299,9 +302,10 @@ class _End:
 
 @contextmanager
 def _signals(outcome: Outcome, db: Database, end: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run; a second one ends the program at once (HD-10).
+    """SIGINT, SIGTERM and SIGHUP end the run; a second one ends the program at once (HD-10).
 
     The handler itself is called between two steps of Python, so also while SQLite waits for a lock: that wait ends.
+    What was ignored when the program started (nohup, a background job of a script) stays so.
     """
     token = trio.lowlevel.current_trio_token()
 
@@ -316,7 +320,8 @@ def _signals(outcome: Outcome, db: Database, end: Callable[[], None]) -> Iterato
         db.busy.give_up = False
         end()
 
-    before = {number: signal.signal(number, received) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = [n for n in _ENDING if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, received) for number in heeded}
     try:
         yield
     finally:
@@ -344,6 +349,7 @@ async def _turn(
             writing.start_soon(_write, writer, agent, outcome)
             await agent.when_idle()  # HD-3: what session-start listeners have begun is no part of the task
             agent.ctx.on("session/event", lambda _, event: watch.event(event))
+            agent.ctx.on("agent/error", lambda _, turn, step, error: outcome.late(turn, error))
             agent.followup(content)
             await agent.when_idle()
             outcome.reports = running.host.reports

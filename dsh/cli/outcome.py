@@ -37,6 +37,11 @@ class Outcome:
         self._error = failure_object(error)
         self._hint = error.hint if isinstance(error, DshError) else None
 
+    def late(self, turn: int, error: BaseException) -> None:
+        """A failure that was reported; after the turn's end it means that the turn is not safely stored (HD-8)."""
+        if turn == self.turn and self.reason is not None and self._error is None:
+            self.fail(error)
+
     def broken(self, error: OSError) -> None:
         """Standard output could not be written (HD-11)."""
         if error.errno in (errno.EPIPE, errno.ECONNRESET):
@@ -135,10 +140,10 @@ class Outcome:
         return self.reader_left and (self.reason or {}).get("kind") in (None, "completed", "aborted")
 
     def exit_code(self) -> int:
+        if self.signal is not None:  # whatever else happened (HD-10)
+            return 128 + self.signal
         if self._error is not None:
             return 1 if self._error["code"] == "OUTPUT" else exit_code(self._error["code"])
-        if self.signal is not None:
-            return 128 + self.signal
         if self._reader_saw_enough:
             return 0
         error = self.error()

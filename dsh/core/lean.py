@@ -1,10 +1,10 @@
 """Importing click, trio and httpx without the parts that dsh never uses.
 
 The three are most of a start-up, and a fifth of that is for UUID parameters, for DTLS, for a synchronous HTTP client,
-for asyncio, for a command line, and for naming threads (which runs `ldconfig`). While one of them is imported, stand-ins take the place
-of those modules. Afterwards the stand-ins are gone from `sys.modules`, so the real modules can be imported as ever,
-and what a library took from a stand-in fetches the real thing when it is called: `httpx.Client` and
-`trio.DTLSEndpoint` work, a moment later. A library that was imported already is left alone.
+for asyncio, for a command line, and for naming threads (which runs `ldconfig`). While one of them is imported,
+stand-ins take the place of those modules. Afterwards the stand-ins are gone from `sys.modules`, so the real modules
+can be imported as ever, and what a library took from a stand-in fetches the real thing when it is used: `httpx.Client`
+and `trio.DTLSEndpoint` work, a moment later. A library that was imported already is left alone.
 """
 
 from __future__ import annotations
@@ -59,14 +59,20 @@ class _Asleep(ModuleType):
 
 
 class _Later:
-    """A class or function of a module that is imported when it is called."""
+    """A class or function of a module that is imported when it is called or an object is asked whether it is one."""
 
     def __init__(self, module: str, name: str) -> None:
         self._place = module, name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _real(self) -> Any:
         module, name = self._place
-        return getattr(importlib.import_module(module), name)(*args, **kwargs)
+        return getattr(importlib.import_module(module), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._real()(*args, **kwargs)
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, self._real())
 
 
 class _Deferred(ModuleType):

@@ -6,7 +6,10 @@ without its optional parts (dsh.core.lean).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from dsh.core import lean
@@ -17,22 +20,62 @@ if TYPE_CHECKING:
     import httpx as httpx_module
 
 
+T = TypeVar("T")
+
 _KEEP_SECONDS = 60.0  # how long a step's tools may take before its connection is given up
 
 
-def _context(base_url: str) -> ssl.SSLContext:
-    """The TLS settings for one server. Loading the certificate store takes longer than a loopback request, so
-    a plain-text URL that no TLS proxy stands before gets an empty context, which trusts nobody."""
+def _uses_tls(base_url: str) -> bool:
+    """Whether the server, or a proxy that may stand before it, is talked to in TLS."""
+    if base_url.startswith("https:"):
+        return True
     from urllib.request import getproxies  # pulls in half of the standard library's HTTP, which httpx needs anyway
 
-    proxies = getproxies()
-    if base_url.startswith("https:") or any(v.startswith("https:") for v in proxies.values()):
-        import httpx
+    return any(proxy.startswith("https:") for proxy in getproxies().values())
 
-        return httpx.create_ssl_context()
+
+def _trusting() -> ssl.SSLContext:
+    """The usual TLS settings, with the certificates that httpx would take, too."""
+    import ssl
+
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    if file:
+        return ssl.create_default_context(cafile=file)
+    if folder:
+        return ssl.create_default_context(capath=folder)
+    import certifi
+
+    return ssl.create_default_context(cafile=certifi.where())
+
+
+def _trusting_nobody() -> ssl.SSLContext:
+    """For a connection without TLS, so that it does not wait for certificates to be read."""
     import ssl
 
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _meanwhile(make: Callable[[], T]) -> Callable[[], T]:
+    """Begin `make()` in a thread; the function that is returned waits for it and gives its result, or raises."""
+    done: list[T] = []
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            done.append(make())
+        except Exception as error:  # noqa: BLE001 - raised again where the result is wanted
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+
+    def result() -> T:
+        thread.join()
+        if failed:
+            raise failed[0]
+        return done[0]
+
+    return result
 
 
 def client(base_url: str) -> httpx_module.AsyncClient:
@@ -41,11 +84,13 @@ def client(base_url: str) -> httpx_module.AsyncClient:
     Connections are kept where opening one costs a TLS handshake. Servers without TLS are near, and llama.cpp closes
     after a streamed answer while announcing keep-alive, so that the next request may meet a dying connection.
     """
+    # OpenSSL reads certificates for as long as httpx takes to be imported, and needs no interpreter for it
+    context = _meanwhile(_trusting) if _uses_tls(base_url) else _trusting_nobody
     lean.load_httpx()
     import httpx
 
     return httpx.AsyncClient(
-        verify=_context(base_url),
+        verify=context(),
         timeout=None,
         follow_redirects=False,
         trust_env=True,

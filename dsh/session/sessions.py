@@ -181,7 +181,7 @@ def check_log(db: Database, id: str) -> None:
     if legacy is not None:
         raise SessionError(f"event {legacy} of session {id} is of a kind that is no longer read", code="LEGACY_EVENT")
     if events != length or last != length - 1 or unreadable is not None:
-        what = f"event {unreadable} cannot be read" if unreadable is not None else f"{events} of {length} events are there"
+        what = f"{events} of {length} events are there" if unreadable is None else f"event {unreadable} cannot be read"
         raise SessionError(f"session {id} is damaged: {what}", code="LOG_CORRUPT", hint="dsh doctor checks everything")
 
 

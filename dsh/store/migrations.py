@@ -57,8 +57,13 @@ def migrate(
 
     Raises StoreError DB_FOREIGN or DB_VERSION with both numbers, having changed nothing.
     """
-    if _current(db, len(migrations)):
-        return
+    db.execute("BEGIN")  # one state of the file: another process may be making the schema between two reads
+    try:
+        if _current(db, len(migrations)):
+            return
+    finally:
+        if db.in_transaction:
+            db.execute("COMMIT")
     db.execute("BEGIN IMMEDIATE")
     try:
         if not _current(db, len(migrations)):

@@ -27,7 +27,9 @@ class Program(NamedTuple):
 
 
 def dsh(launcher: Path, base_url: str, home: Path) -> Program:
-    env = environment(home, DSH_DB=str(home / "dsh.db"), DSH_HOME=str(home / ".dsh"))
+    # the one-file program unpacks itself once and not for each home
+    cache = str(home.parent / "cache")
+    env = environment(home, DSH_DB=str(home / "dsh.db"), DSH_HOME=str(home / ".dsh"), XDG_CACHE_HOME=cache)
     return Program([str(launcher), "run", PROMPT, "--base-url", base_url, "-m", "bench"], env)
 
 

@@ -9,7 +9,7 @@ start() {
     case $1 in /*) d=$1/dsh/app/@HASH@ ;; *) return ;; esac
     [ -e "$d/whole" ] && [ -x "$d/bin/@PYTHON@" ] && [ -O "$d" ] || return
     shift
-    # without /proc the loader cannot tell where our libraries lie; dsh/_boot.py takes the variable away again
+    # without /proc the loader cannot tell where our libraries lie; dsh/_start.py takes the variable away again
     [ -e /proc/self/exe ] || export LD_ORIGIN_PATH="$d/bin"
     exec "$d/bin/@PYTHON@" @FLAGS@ "$d/@BOOT@" "$@"
 }

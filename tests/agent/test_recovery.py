@@ -162,6 +162,19 @@ async def test_a_failure_after_a_cancel_is_an_abort() -> None:
         assert (seen, w.errors()) == ([], [])
 
 
+@pytest.mark.rule("SE-35", "HD-7")
+async def test_the_tokens_of_a_failed_try_count() -> None:
+    async def cut(request: Request) -> Any:
+        yield {"type": "usage", "usage": {"inputTokens": 7, "outputTokens": 1}}
+        raise boom("STREAM_CLOSED", "cut")
+
+    async with world(cut, say("end", usage={"inputTokens": 3, "outputTokens": 2})) as w:
+        always_retry(w, [])
+        agent = await w.agent()
+        await w.turn(agent)
+        assert w.db.rows("SELECT step, input_tokens, output_tokens FROM usage") == [(1, 7, 1), (2, 3, 2)]
+
+
 @pytest.mark.rule("LS-84", "LS-86")
 async def test_the_retry_policy_in_the_loop() -> None:
     settings: Any = {"retry__initial_delay_ms": 1, "retry__max_delay_ms": 2}

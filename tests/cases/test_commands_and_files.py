@@ -75,6 +75,7 @@ def test_p8_ctrl_c_ends_it_too(dsh: Dsh, fake: FakeProvider) -> None:
 BOM = b"\xef\xbb\xbf"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "old", "new", "after"),
     [

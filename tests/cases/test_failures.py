@@ -16,6 +16,7 @@ def one_line(done: Done) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_p2_a_wrong_model_is_a_matter_of_configuration(tmp_path: Path) -> None:
     dsh = Dsh(tmp_path, None, DEEPSEEK_API_KEY="sk-none")
     done = dsh("run", "-m", "deepsek/deepseek-chat", "hi")
@@ -34,6 +35,7 @@ def test_p2_a_refused_key_is_one_request_and_exit_4(dsh: Dsh, fake: FakeProvider
     assert dsh.rows("SELECT outcome FROM turn") == [("error",)]
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-14", "LS-84")
 def test_p2_a_failing_server_is_asked_three_times_and_exit_5(tmp_path: Path) -> None:
     with FakeProvider(status(500), then="repeat") as fake:
@@ -64,6 +66,7 @@ def test_p11_a_cut_stream_is_retried_and_leaves_nothing_behind(dsh: Dsh, fake: F
     assert dsh.data("tool/call") == []
 
 
+@pytest.mark.slow
 @pytest.mark.rule("LS-81", "LS-88")
 def test_p11_when_every_try_is_cut_there_is_no_answer(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(CUT, CUT, CUT)
@@ -74,6 +77,7 @@ def test_p11_when_every_try_is_cut_there_is_no_answer(dsh: Dsh, fake: FakeProvid
     assert dsh.data("turn/end")[0]["reason"]["failure"]["code"] == "STREAM_CLOSED"
 
 
+@pytest.mark.slow
 @pytest.mark.rule("LS-76")
 @pytest.mark.parametrize(
     "silent",
@@ -93,6 +97,7 @@ def test_p11_a_silent_stream_is_a_cut_one(dsh: Dsh, fake: FakeProvider, silent: 
     assert done.seconds < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["no [DONE]", "only [DONE]"])
 def test_p11_siblings(dsh: Dsh, fake: FakeProvider, end: str) -> None:
     """A finish reason without [DONE] is a whole answer; [DONE] without a finish reason is none."""

@@ -53,6 +53,7 @@ def test_p5_thinking_goes_back_to_its_provider_also_from_the_database(dsh: Dsh, 
     assert thoughts(fake.requests[1]) == thoughts(fake.requests[2]) == ["look at the file"]
 
 
+@pytest.mark.slow
 @pytest.mark.rule("LS-29", "LS-55")
 def test_p5_another_provider_gets_no_thinking_that_it_never_made(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(THINKING, text("one"))
@@ -85,6 +86,7 @@ def test_p6_a_call_in_odd_pieces_is_one_call(dsh: Dsh, fake: FakeProvider) -> No
     assert sent[-1]["tool_call_id"] == "call_123"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "deltas",
     [
@@ -105,6 +107,16 @@ def test_p6_a_call_that_cannot_be_made_is_told_to_the_model(dsh: Dsh, fake: Fake
     assert dsh("run", "-c", "still usable").code == 0
 
 
+@pytest.mark.slow
+def test_p6_calls_that_share_an_id_are_both_answered(dsh: Dsh, fake: FakeProvider) -> None:
+    one = {"index": 0, "id": "x", "type": "function", "function": {"name": "bash", "arguments": '{"command":"echo 1"}'}}
+    two = {"index": 1, "id": "x", "type": "function", "function": {"name": "bash", "arguments": '{"command":"echo 2"}'}}
+    fake.script(stream({"tool_calls": [one, two]}, finish="tool_calls"), text("done"))
+    assert dsh("run", "x").code == 0
+    assert [m["content"].strip() for m in fake.requests[1].messages if m["role"] == "tool"] == ["1", "2"]
+
+
+@pytest.mark.slow
 def test_p6_calls_without_ids_are_told_apart(dsh: Dsh, fake: FakeProvider) -> None:
     one = {"index": 0, "type": "function", "function": {"name": "bash", "arguments": '{"command":"echo one"}'}}
     two = {"index": 1, "type": "function", "function": {"name": "bash", "arguments": '{"command":"echo two"}'}}
@@ -133,6 +145,7 @@ def test_p7_an_emoji_in_two_deltas_is_one_character(dsh: Dsh, fake: FakeProvider
     assert fake.requests[1].raw.decode().count(BEAR) == 1
 
 
+@pytest.mark.slow
 def test_p7_half_a_character_becomes_a_sign_for_one(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(
         stream('{"choices":[{"index":0,"delta":{"content":"bear \\ud83d"},"finish_reason":"stop"}]}', finish="")
@@ -143,6 +156,7 @@ def test_p7_half_a_character_becomes_a_sign_for_one(dsh: Dsh, fake: FakeProvider
     assert "bear \ufffd" in fake.requests[1].raw.decode()
 
 
+@pytest.mark.slow
 def test_p7_halves_inside_arguments(dsh: Dsh, fake: FakeProvider) -> None:
     first = '{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"bash","arguments":"{\\"command\\":\\"echo \\ud83d"}}]}}]}'  # noqa: E501
     second = '{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\\udc3b\\"}"}}]},"finish_reason":"tool_calls"}]}'  # noqa: E501
@@ -151,6 +165,7 @@ def test_p7_halves_inside_arguments(dsh: Dsh, fake: FakeProvider) -> None:
     assert fake.requests[1].messages[-1]["content"] == "🐻\n"
 
 
+@pytest.mark.slow
 def test_p7_long_output_is_never_cut_inside_a_character(dsh: Dsh, fake: FakeProvider, tmp_path: Path) -> None:
     """Odd limits against characters of 2, 3 and 4 bytes."""
     arguments = json.dumps({"command": "for i in $(seq 300); do printf 'é中🐻'; done"})

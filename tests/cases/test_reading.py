@@ -13,6 +13,7 @@ from tests.shell.process import Dsh
 PLAN = "修改youer服务端的计划"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["youer", "服务端", "服务", "端的计划", "youer 服务端 修改", "改"])
 def test_p10_any_part_of_chinese_text_is_found(dsh: Dsh, fake: FakeProvider, query: str) -> None:
     fake.script(text("好"))

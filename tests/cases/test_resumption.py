@@ -77,6 +77,7 @@ def test_p4_killed_in_the_middle_of_a_tool_and_resumed(dsh: Dsh, fake: FakeProvi
     assert fake.requests[2].raw[:shared] == fake.requests[1].raw[:shared]  # the prefix cache stays warm
 
 
+@pytest.mark.slow
 @pytest.mark.rule("PE-35", "PE-36")
 def test_p4_a_call_that_was_never_started_is_said_to_be_so(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(
@@ -95,6 +96,7 @@ def test_p4_a_call_that_was_never_started_is_said_to_be_so(dsh: Dsh, fake: FakeP
     assert not (dsh.cwd / "made").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.rule("PE-33", "LS-81")
 def test_p4_killed_while_the_answer_streams(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(text("half " * 40, pieces=40, delay=0.05), text("ok"))
@@ -109,6 +111,7 @@ def test_p4_killed_while_the_answer_streams(dsh: Dsh, fake: FakeProvider) -> Non
     assert dsh.log()[began]["time"] == dsh.log()[began - 1]["time"]
 
 
+@pytest.mark.slow
 @pytest.mark.rule("PE-73")
 def test_p4_the_dead_process_does_not_hold_its_session(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(text("half " * 40, pieces=40, delay=0.05), text("ok"))

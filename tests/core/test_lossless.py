@@ -115,7 +115,7 @@ def test_what_is_frozen_comes_back_the_same(value: Any) -> None:
         json,
         len,
     ],
-    ids=repr,
+    ids=lambda v: type(v).__name__,
 )
 @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [v], lambda v: {"a": {"b": [0, v]}}])
 @pytest.mark.rule("SE-2")

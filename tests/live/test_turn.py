@@ -64,10 +64,10 @@ def test_a_turn_with_a_tool_and_what_the_shell_finds_of_it(real_model: str, tmp_
     assert (found.code, found.err) == (0, b"")
     assert dsh.session()[:8] in found.text
 
-    before = len(log)
+    stored = len(log)
     went_on = dsh("run", "-c", "Thank you.", "--base-url", real_model, "--no-tools", *SAMPLING, timeout=120)
     assert went_on.code in (0, 6)
-    assert dsh.log()[:before] == log
+    assert dsh.log()[:stored] == log
     assert problems(dsh.log()) == []
     assert [e["data"]["turn"] for e in dsh.log() if e["type"] == "turn/start"] == [1, 2]
 

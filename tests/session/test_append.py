@@ -78,7 +78,7 @@ def test_a_list_of_events_does_not_grow(w: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [float("nan"), {"a": (1,)}, {1: 2}, {"a": 2**53}, ["\ud800"], {"x": object()}], ids=repr
+    "data", [float("nan"), {"a": (1,)}, {1: 2}, {"a": 2**53}, ["\ud800"], {"x": set()}], ids=repr
 )
 @pytest.mark.rule("SE-2", "SE-5")
 def test_what_is_not_json_changes_nothing(w: World, data: Any) -> None:
@@ -90,7 +90,7 @@ def test_what_is_not_json_changes_nothing(w: World, data: Any) -> None:
     assert s.append("x", None)["seq"] == 1
 
 
-@pytest.mark.parametrize("sources", [[float("nan")], ["\ud800"], [object()], [2**60]], ids=repr)
+@pytest.mark.parametrize("sources", [[float("nan")], ["\ud800"], [set()], [2**60]], ids=repr)
 @pytest.mark.rule("SE-2", "SE-13")
 def test_sources_are_checked_like_everything_else(w: World, sources: Any) -> None:
     s = w.session()

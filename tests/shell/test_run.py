@@ -56,12 +56,14 @@ def test_bytes_that_are_no_utf_8_are_mended(dsh: Dsh, fake: FakeProvider) -> Non
     assert fake.requests[0].last_text == "caf\ufffd\n\n<stdin>\n\ufffd\ufffd\n</stdin>"
 
 
+@pytest.mark.slow
 def test_a_slow_neighbour_is_waited_for(dsh: Dsh, fake: FakeProvider) -> None:
     done = dsh.shell(f"(sleep 1; echo late) | {dsh.words('run', 'q')}")
     assert done.code == 0
     assert fake.requests[0].last_text == "q\n\n<stdin>\nlate\n</stdin>"
 
 
+@pytest.mark.slow
 def test_an_open_pipe_that_nobody_writes_to_is_left_alone(dsh: Dsh, fake: FakeProvider) -> None:
     """As from a program that starts us with a pipe for input and never closes it."""
     process = dsh.start("run", "q", stdin=subprocess.PIPE)
@@ -70,6 +72,7 @@ def test_an_open_pipe_that_nobody_writes_to_is_left_alone(dsh: Dsh, fake: FakePr
     process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["/dev/null", "an empty file", "an empty pipe", "closed"])
 def test_nothing_on_standard_input_is_no_input(dsh: Dsh, fake: FakeProvider, tmp_path: Path, form: str) -> None:
     (tmp_path / "empty").touch()
@@ -80,6 +83,7 @@ def test_nothing_on_standard_input_is_no_input(dsh: Dsh, fake: FakeProvider, tmp
     assert fake.requests[0].last_text == "q"
 
 
+@pytest.mark.slow
 def test_a_file_on_standard_input_is_read(dsh: Dsh, fake: FakeProvider, tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("from a file")
     with (tmp_path / "notes").open("rb") as notes:
@@ -87,6 +91,7 @@ def test_a_file_on_standard_input_is_read(dsh: Dsh, fake: FakeProvider, tmp_path
     assert fake.requests[0].last_text == "from a file"
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-1", "HD-2")
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -124,6 +129,7 @@ def test_remarks_before_tool_calls_are_not_the_answer(dsh: Dsh, fake: FakeProvid
     assert dsh("run", "x").out == b"It is 1.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-4")
 def test_an_answer_without_text_leaves_the_last_one_that_had_some(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(tool_call("bash", {"command": "true"}, text="Doing it."), text("", reasoning="no more to say"))
@@ -131,6 +137,7 @@ def test_an_answer_without_text_leaves_the_last_one_that_had_some(dsh: Dsh, fake
     assert (done.code, done.out) == (0, b"Doing it.\n")
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-4")
 def test_an_empty_answer_is_a_newline(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(text("", reasoning="nothing to say"))
@@ -138,12 +145,14 @@ def test_an_empty_answer_is_a_newline(dsh: Dsh, fake: FakeProvider) -> None:
     assert (done.code, done.out) == (0, b"\n")
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-4")
 def test_a_trailing_newline_is_not_doubled(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(text("line\n"))
     assert dsh("run", "x").out == b"line\n"
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-9")
 def test_what_an_interrupted_answer_had_said_goes_out(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(hang(text("half an answer", pieces=2)))
@@ -161,6 +170,7 @@ def test_a_try_that_failed_is_not_in_the_answer(dsh: Dsh, fake: FakeProvider) ->
     assert done.errors.startswith("dsh: retry 1/2 in 0.0 s (STREAM_CLOSED)\n")
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-4")
 def test_a_long_answer_flows_before_it_is_complete(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(hang(text("x" * 5000, pieces=50)))
@@ -191,12 +201,14 @@ def test_json_prints_the_log_and_then_the_result(dsh: Dsh, fake: FakeProvider) -
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-7")
 def test_usage_counts_failed_steps_and_is_absent_when_nobody_told(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(text("no figures", usage=None))
     assert "usage" not in dsh("run", "x", "--json").result
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-15")
 @pytest.mark.parametrize(
     ("arguments", "replies", "code", "status_", "error"),
@@ -223,6 +235,7 @@ def test_json_always_ends_with_the_result(
     assert error in done.errors or code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.rule("HD-15")
 def test_json_tells_of_a_missing_model_and_a_broken_database(tmp_path: Path) -> None:
     dsh = Dsh(tmp_path)
@@ -250,24 +263,34 @@ def test_what_plugins_begin_at_start_up_is_not_the_task(dsh: Dsh, fake: FakeProv
     assert fake.requests[1].last_text == "the task"
 
 
-@pytest.mark.rule("HD-13", "HD-14")
-def test_a_call_that_needs_approval_is_refused_without_waiting(dsh: Dsh, fake: FakeProvider, tmp_path: Path) -> None:
-    (tmp_path / "careful.py").write_text(
+@pytest.mark.slow
+@pytest.mark.rule("HD-8", "HD-10", "AL-26")
+def test_an_answer_that_could_not_be_stored_safely_is_a_failure(dsh: Dsh, fake: FakeProvider, tmp_path: Path) -> None:
+    """The disk fails only at the last sync: the answer goes out, the exit code tells."""
+    (tmp_path / "failing.py").write_text(
+        "from dsh.core.errors import StoreError\n"
+        "from dsh.session.session import Session\n"
+        "flush = Session.flush\n"
+        "async def failing(self):\n"
+        "    if self.open_turn is None:\n"
+        "        raise StoreError('the disk is gone', code='DB_IO')\n"
+        "    await flush(self)\n"
         "def setup(ctx):\n"
-        "    async def ask(execution, next_):\n"
-        "        return {'kind': 'ask', 'reason': 'it runs a command'}\n"
-        "    ctx.on('tools/pre-execute', ask)\n"
+        "    Session.flush = failing\n"
     )
-    fake.script(tool_call("bash", {"command": "echo hi > a.txt"}), text("ok"))
-    path = os.pathsep.join([dsh.env["PYTHONPATH"], str(tmp_path)])
-    done = dsh("run", "x", env={"DSH_PLUGINS": "careful", "PYTHONPATH": path}, timeout=20)
-    assert done.code == 0
-    assert not (dsh.cwd / "a.txt").exists()
-    refusal = fake.requests[1].messages[-1]
-    assert (refusal["role"], refusal["tool_call_id"]) == ("tool", "call_1")
-    assert "nobody can be asked" in refusal["content"]
+    fake.script(text("an answer"), hang())
+    env: dict[str, str | None] = {"DSH_PLUGINS": "failing"}
+    env["PYTHONPATH"] = os.pathsep.join([dsh.env["PYTHONPATH"], str(tmp_path)])
+    done = dsh("run", "x", env=env)
+    assert (done.code, done.out) == (8, b"an answer\n")
+    assert done.errors == "dsh: turn 1: the disk is gone (DB_IO)\n"
+    process = dsh.start("run", "x", env=env)
+    fake.wait_for(2)
+    process.terminate()
+    assert finish(process).code == 143  # HD-10: whatever else happened
 
 
+@pytest.mark.slow
 def test_the_last_line_of_a_run_with_many_calls_counts_them(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(calls(("bash", {"command": "echo 1"}), ("bash", {"command": "exit 3"})), text("done"))
     done = dsh("run", "x", "--json")

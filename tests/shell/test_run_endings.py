@@ -20,7 +20,7 @@ from tests.shell.process import Dsh, alive, end_all, errors_of, finish, on_termi
 
 pytestmark = pytest.mark.slow
 
-NAMES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+NAMES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_signal_lets_out_what_was_said(dsh: Dsh, fake: FakeProvider) -> None:
 
 
 @pytest.mark.rule("HD-10", "AL-59")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_during_a_tool(dsh: Dsh, fake: FakeProvider, number: signal.Signals) -> None:
     fake.script(tool_call("bash", {"command": "echo begun; sleep 471.5"}))
     process = dsh.start("run", "x")
@@ -84,6 +84,15 @@ def test_a_signal_during_a_tool(dsh: Dsh, fake: FakeProvider, number: signal.Sig
     assert reason(dsh) == "aborted"
     fake.script(text("went on"))
     assert dsh("run", "-c", "go on").out == b"went on\n"
+
+
+@pytest.mark.rule("HD-10")
+def test_a_signal_that_was_ignored_from_the_start_stays_so(dsh: Dsh, fake: FakeProvider) -> None:
+    """As under nohup, or in the background of a script."""
+    fake.script(text("a patient answer", pieces=10, delay=0.1))
+    script = f"trap '' INT HUP; {dsh.words('run', 'x')} & sleep 0.8; kill -INT $!; kill -HUP $!; wait $!"
+    done = dsh.shell(script)
+    assert (done.code, done.out, done.err) == (0, b"a patient answer\n", b"")
 
 
 @pytest.mark.rule("HD-10", "LS-86")

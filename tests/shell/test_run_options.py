@@ -300,3 +300,18 @@ def test_a_session_that_another_process_drives_is_refused(dsh: Dsh, fake: FakePr
     process.terminate()
     assert finish(process).code == 143
     assert dsh("run", "-c", "now me").code == 0
+
+
+def test_odd_bytes_on_standard_input(dsh: Dsh, fake: FakeProvider) -> None:
+    assert dsh("run", "-", input=b"a\0b \x1b[31m \xf0\x9f\x90\xbb\r\n").code == 0
+    assert fake.requests[0].last_text == "a\0b \x1b[31m 🐻\r\n"
+    assert dsh("run", "-c", "again").code == 0
+    assert fake.requests[1].messages[1]["content"] == "a\0b \x1b[31m 🐻\r\n"
+
+
+def test_a_long_input_is_taken_and_a_longer_one_refused(dsh: Dsh, fake: FakeProvider) -> None:
+    assert dsh("run", "-q", "sum up", input=b"x" * 3_000_000).code == 0
+    assert len(fake.requests[0].last_text) > 3_000_000
+    done = dsh("run", "sum up", input=b"x" * 10_500_000)
+    assert (done.code, done.out) == (2, b"")
+    assert "longer than 10 MiB" in done.errors

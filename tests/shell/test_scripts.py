@@ -47,7 +47,7 @@ def copy_checkout(to: Path) -> Path:
     for name in ("pyproject.toml", "requirements.lock", "requirements-dev.lock", "LICENSE"):
         shutil.copyfile(ROOT / name, to / name)
     (to / "dsh/cli").mkdir(parents=True)
-    for name in ("__init__.py", "__main__.py", "_boot.py"):
+    for name in ("__init__.py", "__main__.py", "_boot.py", "_start.py"):
         shutil.copyfile(ROOT / "dsh" / name, to / "dsh" / name)
     (to / "dsh/cli/__init__.py").touch()
     (to / "dsh/cli/main.py").write_text(PROGRAM)

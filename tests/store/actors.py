@@ -128,7 +128,7 @@ ROLES = {f.__name__: f for f in (open_once, write, hold, claim, drive)}
 
 if __name__ == "__main__":
     try:
-        ROLES[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])  # type: ignore[operator]
+        ROLES[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
     except StoreError as failure:
         say(failure.code, failure)
         sys.exit(8)

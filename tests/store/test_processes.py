@@ -113,7 +113,8 @@ def test_of_several_claimants_of_a_stale_lease_one_wins(tmp_path: Path) -> None:
         session = w.session(name)
         start_turn(session)
         w.db.rows(
-            "INSERT INTO lease(session_id, holder, pid, boot_id, process_start, heartbeat) VALUES (?, 'gone', 1, '', '', 1)",
+            "INSERT INTO lease(session_id, holder, pid, boot_id, process_start, heartbeat)"
+            " VALUES (?, 'gone', 1, '', '', 1)",
             (name,),
         )
         with ExitStack() as stack:
