@@ -19,7 +19,7 @@ from dsh.kernel.scope import Context
 from dsh.llm.service import LlmService
 from dsh.session.session import Session
 from dsh.session.sessions import Sessions
-from dsh.store.writes import LEASE_HEARTBEAT_S
+from dsh.store import writes
 from dsh.tools.registry import Tools
 
 Setup = Callable[[Context], Awaitable[None] | None]
@@ -52,8 +52,13 @@ class Agents:
     ) -> Agent:
         """A new agent on a new session, seeded or empty."""
         session = self.sessions.prepare_new(id, meta=meta, seed=seed)
-        session.claim(secrets.token_hex(8))
-        return await self._start(session, options, "startup", setup)
+        try:
+            session.claim(secrets.token_hex(8))
+            return await self._start(session, options, "startup", setup)
+        except BaseException:
+            if session.length and self._live.get(session.id) is None:
+                writes.delete_session(self.sessions.db, session.id)  # the seed was stored at once (AL-76)
+            raise
 
     async def resume(self, id: str, options: dict[str, Any], *, setup: Setup | None = None) -> Agent:
         """An agent on a stored session, its interrupted turn closed first (AL-79, PE-30)."""
@@ -107,7 +112,7 @@ class Agents:
     async def _beat(self, agent: Agent) -> None:
         """Renew the lease while the agent lives; one that was taken over ends its agent (PE-74)."""
         while not agent.finished.is_set():
-            with trio.move_on_after(LEASE_HEARTBEAT_S):
+            with trio.move_on_after(writes.LEASE_HEARTBEAT_S):
                 await agent.finished.wait()
                 return
             try:

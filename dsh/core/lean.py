@@ -40,9 +40,14 @@ def load_httpx() -> None:
     # where they are installed, anyio would be a second backend beside trio. None is how an import is made to fail.
     absent = dict.fromkeys(("httpx._main", "anyio"))
     names = ("httpcore._sync", "httpcore._sync.connection_pool", "httpcore._backends.sync")
-    # Finding the certificates costs the import of importlib.resources, and only TLS needs them.
-    sys.modules.setdefault("certifi", _Asleep("certifi"))
-    with _in_place({**absent, **{name: _Deferred(name) for name in names}}):
+    stand_ins = {**absent, **{name: _Deferred(name) for name in names}}
+    with (
+        # what httpx has these for a run does not do; urllib's modules look two values up in http.client
+        _leave_asleep("certifi"),
+        _leave_asleep("email.message"),
+        _leave_asleep("http.client", HTTP_PORT=80, HTTPSConnection=_Later("http.client", "HTTPSConnection")),
+        _in_place(stand_ins),
+    ):
         import httpcore  # noqa: F401  (httpx imports it on first use, which would be after the hiding)
         import httpx  # noqa: F401
 
@@ -56,6 +61,24 @@ class _Asleep(ModuleType):
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def _leave_asleep(name: str, **shown: Any) -> Iterator[None]:
+    """Put an `_Asleep` in the place of a module that is not imported yet. For now it has what is `shown`; it stays."""
+    if name in sys.modules:
+        yield
+        return
+    module = sys.modules[name] = _Asleep(name)
+    package, _, own = name.rpartition(".")
+    if package:
+        vars(importlib.import_module(package))[own] = module
+    vars(module).update(shown)
+    try:
+        yield
+    finally:
+        for attribute in shown:
+            vars(module).pop(attribute, None)
 
 
 class _Later:

@@ -25,11 +25,9 @@ T = TypeVar("T")
 _KEEP_SECONDS = 60.0  # how long a step's tools may take before its connection is given up
 
 
-def _uses_tls(base_url: str) -> bool:
-    """Whether the server, or a proxy that may stand before it, is talked to in TLS."""
-    if base_url.startswith("https:"):
-        return True
-    from urllib.request import getproxies  # pulls in half of the standard library's HTTP, which httpx needs anyway
+def _tls_proxy() -> bool:
+    """Whether the environment names a proxy that is talked to in TLS."""
+    from urllib.request import getproxies  # half of the standard library's HTTP; httpx has imported it by now
 
     return any(proxy.startswith("https:") for proxy in getproxies().values())
 
@@ -85,9 +83,11 @@ def client(base_url: str) -> httpx_module.AsyncClient:
     after a streamed answer while announcing keep-alive, so that the next request may meet a dying connection.
     """
     # OpenSSL reads certificates for as long as httpx takes to be imported, and needs no interpreter for it
-    context = _meanwhile(_trusting) if _uses_tls(base_url) else _trusting_nobody
+    begun = _meanwhile(_trusting) if base_url.startswith("https:") else None
     lean.load_httpx()
     import httpx
+
+    context = begun or (_trusting if _tls_proxy() else _trusting_nobody)
 
     return httpx.AsyncClient(
         verify=context(),

@@ -31,6 +31,7 @@ class Database:
 
     def __init__(self, db: apsw.Connection, path: Path, busy: BusyWait) -> None:
         self._db = db
+        self._check: Callable[[str], None] = lambda sql: None
         self.path = path
         self.busy = busy
         self._wal_fd: int | None = None
@@ -61,7 +62,7 @@ class Database:
                 database = cls(db, path, busy)
                 if read_only:
                     db.execute("PRAGMA query_only = 1")
-                guard.views_only(db)
+                database._check = guard.views_only(db)
             except BaseException:
                 db.close()
                 raise
@@ -70,6 +71,7 @@ class Database:
     def rows(self, sql: str, bindings: Any = ()) -> list[Row]:
         """Run one statement and return all its rows."""
         try:  # not `_our_errors`: a context manager would cost as much as a small statement
+            self._check(sql)
             return self._db.execute(sql, bindings).fetchall()
         except apsw.Error as error:
             raise translate(error, self.path, self.busy) from error
@@ -81,6 +83,7 @@ class Database:
     def stream(self, sql: str, bindings: Any = ()) -> tuple[Sequence[str], Iterator[Row]]:
         """Column names and rows of one statement, read as they are asked for (`dsh sql`)."""
         with _our_errors(self.path, self.busy):
+            self._check(sql)
             cursor = self._db.cursor()
             cursor.execute(sql, bindings)
             names = _columns(cursor)

@@ -148,8 +148,8 @@ def steps(folder: Path, count: int) -> dict[str, Any]:
 
 
 async def _steps(folder: Path, count: int) -> dict[str, Any]:
-    sizes = (100, 100_000)
-    sides = [_Stepper(folder / f"{size}.db", size) for size in sizes]
+    shapes = ((100, 0), (100_000, 5_000), (100_000, 0))
+    sides = [_Stepper(folder / f"{number}.db", *shape) for number, shape in enumerate(shapes)]
     lengths = [s.session.length for s in sides]
     for number in range(count + 1):
         for side in sides:
@@ -159,13 +159,13 @@ async def _steps(folder: Path, count: int) -> dict[str, Any]:
                 side.found.clear()
             side.close_slice()
     messages = [len(s.session.derive_messages()) for s in sides]
-    return {"sizes": lengths, "messages": messages, "short": sides[0].slices, "long": sides[1].slices}
+    return {"sizes": lengths, "messages": messages, "slices": [s.slices for s in sides]}
 
 
 class _Stepper:
-    """A session of so many events, and the operations of one more step on it."""
+    """A session of so many events, compacted every so many (0: never), and the operations of one more step on it."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, compacted: int) -> None:
         self.db = Database.open(path)
         self.session = Sessions(Host(load()), self.db).create()
         self.found: dict[str, list[float]] = {}
@@ -176,18 +176,25 @@ class _Stepper:
         tools = [{"name": "bash", "description": "y" * 500}]
         self.header = freeze({"config": CONFIG, "system": "x" * 3000, "tools": tools})
         self.session.record("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": USER}})
+        nodes: list[int] = []
         while self.session.length < size:
             with self.db.transaction():
-                for _ in range(100):
-                    self._past()
-                    if self.session.length >= size:
-                        break
+                nodes += self._past(min(size, self.session.length + (compacted or 5_000)))
+                if compacted:
+                    where = {"op": "replace", "start": nodes[0], "end": nodes[-1]}
+                    data = {"content": [{"type": "text", "text": "what was said so far " * 50}], "source": USER}
+                    nodes = [self.session.record("user/message", data, surface=where, sources=nodes)["seq"]]
         self.session.derive_messages()
         writes.refresh_search(self.db)
 
-    def _past(self) -> None:
-        for name, data, surface in self._events():
-            self.session.record(name, data, surface=surface)
+    def _past(self, size: int) -> list[int]:
+        """Steps until the session is so long; the seqs of what the model sees of them."""
+        seen = []
+        while self.session.length < size:
+            for name, data, surface in self._events():
+                event = self.session.record(name, data, surface=surface)
+                seen += [event["seq"]] if surface else []
+        return seen
 
     def _events(self) -> Iterator[tuple[str, Any, str | None]]:
         """The events of one step: ten chunks, a message, a tool call and its result."""

@@ -175,11 +175,16 @@ def append(options: argparse.Namespace, folder: Path) -> None:
 def steps(options: argparse.Namespace, folder: Path) -> None:
     """what a step does to the log, in a session of 100 events and in one of 100,000."""
     made = _inside("steps", folder, str(options.rounds))
-    short, long = made["short"], made["long"]
-    rows = [["us", f"{made['sizes'][0]} events", f"{made['sizes'][1]} events", "long / short"]]
-    rows += [[part, spread(short[part]), spread(long[part]), ratio(long[part], short[part])] for part in short]
+    short, compacted, whole = made["slices"]
+    sizes, messages = made["sizes"], made["messages"]
+    titles = ("", " compacted every 5,000", " never compacted")
+    rows = [["us", *(f"{n:,} events{title}" for n, title in zip(sizes, titles, strict=True)), "compacted / short"]]
+    rows += [
+        [part, spread(short[part]), spread(compacted[part]), spread(whole[part]), ratio(compacted[part], short[part])]
+        for part in short
+    ]
+    rows.append(["messages in the request", *(f"{count:,}" for count in messages), ""])
     table(rows)
-    print(f"  {made['messages'][0]} and {made['messages'][1]} messages in the derived history")
 
 
 def _new(folder: Path, kind: str) -> Path:

@@ -75,6 +75,21 @@ async def test_a_failing_setup_leaves_nothing() -> None:
 
 
 @pytest.mark.rule("AL-76")
+async def test_a_failing_creation_takes_its_seed_back() -> None:
+    async with world() as w:
+        agent = await w.agent(id="s")
+        await w.turn(agent)
+
+        def setup(ctx: Context) -> None:
+            raise RuntimeError("setup broke")
+
+        with pytest.raises(RuntimeError):
+            await w.agents.create(ROUTE, id="child", seed=agent.session.events(), setup=setup)
+        assert w.db.rows("SELECT id FROM session") == [("s",)]
+        await w.agents.create(ROUTE, id="child", seed=agent.session.events())
+
+
+@pytest.mark.rule("AL-76")
 async def test_an_aborted_creation_leaves_nothing() -> None:
     async with world() as w:
         undone: list[str] = []

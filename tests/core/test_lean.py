@@ -10,7 +10,7 @@ import sys
 from dsh.core import lean
 lean.load_click(), lean.load_httpx()
 import click, httpx, trio
-names = ["uuid", "ctypes", "anyio", "trio._dtls", "httpx._main", "httpcore._sync", "certifi.core"]
+names = ["uuid", "ctypes", "anyio", "trio._dtls", "httpx._main", "httpcore._sync", "certifi.core", "email.utils"]
 print([name for name in names if name in sys.modules])
 """
 
@@ -26,6 +26,23 @@ assert certifi.where().endswith(".pem")
 
 convert = click.UUID.convert
 assert convert("0" * 32, None, None) == uuid.UUID(int=0) and convert(uuid.UUID(int=1), None, None).int == 1
+from urllib.request import HTTPSHandler, Request, build_opener
+import urllib.error
+try:
+    build_opener().open("http://127.0.0.1:1/")
+except urllib.error.URLError:
+    pass
+try:
+    build_opener().open("https://127.0.0.1:1/")
+except urllib.error.URLError:
+    pass
+import http.client
+assert http.client.HTTPSConnection.default_port == 443 and sys.modules["http.client"] is http.client
+import email.message
+assert email.message.Message().get_content_type() == "text/plain"
+assert httpx.Response(200, headers={"content-type": "text/plain; charset=latin-1"}, content=b"abc").text == "abc"
+assert isinstance(http.client.HTTPSConnection, type) and http.client.HTTP_PORT == 80
+
 try:
     convert("no", None, None)
 except click.BadParameter:
@@ -52,6 +69,14 @@ assert isinstance(DTLSEndpoint, type)
 print("fine")
 """
 
+FROM = """
+from dsh.core import lean
+lean.load_httpx()
+from http.client import HTTPSConnection
+class Mine(HTTPSConnection): pass
+print("fine")
+"""
+
 WHOLE = """
 import click, httpx, trio
 before = httpx.Client, trio.DTLSEndpoint, click.UUID
@@ -74,6 +99,7 @@ def test_what_no_run_needs_is_not_imported() -> None:
 
 def test_what_was_left_out_works_later() -> None:
     assert run(LATER) == "fine"
+    assert run(FROM) == "fine"
 
 
 def test_a_library_that_is_there_is_left_alone() -> None:

@@ -315,3 +315,22 @@ def test_a_long_input_is_taken_and_a_longer_one_refused(dsh: Dsh, fake: FakeProv
     done = dsh("run", "sum up", input=b"x" * 10_500_000)
     assert (done.code, done.out) == (2, b"")
     assert "longer than 10 MiB" in done.errors
+
+
+@pytest.mark.rule("SE-34")
+def test_a_request_that_does_not_follow_from_the_log_is_refused_under_check(
+    dsh: Dsh, fake: FakeProvider, tmp_path: Path
+) -> None:
+    (tmp_path / "forgetful.py").write_text(
+        "from dsh.session.session import Session\n"
+        "derive = Session.derive_messages\n"
+        "def setup(ctx):\n"
+        "    Session.derive_messages = lambda self: derive(self)[1:]\n"
+    )
+    env: dict[str, str | None] = {"DSH_PLUGINS": "forgetful"}
+    env["PYTHONPATH"] = os.pathsep.join([dsh.env["PYTHONPATH"], str(tmp_path)])
+    done = dsh("run", "x", env=env)
+    assert done.code == 1
+    assert "(INVARIANT)" in done.errors
+    assert fake.requests == []
+    assert dsh("run", "x", env={**env, "DSH_CHECK": None}).code == 0
