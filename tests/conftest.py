@@ -17,7 +17,7 @@ _PRIVATE = ("_API_KEY", "_BASE_URL")
 def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the developer's home, configuration, keys or database."""
     for name in list(os.environ):
-        if name.startswith("DSH_") and name != "DSH_FIXTURES" or name.endswith(_PRIVATE):
+        if (name.startswith("DSH_") and name != "DSH_FIXTURES") or name.endswith(_PRIVATE):
             monkeypatch.delenv(name)
     home = tmp_path / "home"
     home.mkdir()

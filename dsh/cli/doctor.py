@@ -20,6 +20,7 @@ from dsh.core.errors import DshError
 from dsh.core.lossless import dumps
 from dsh.kernel import config as configuration
 from dsh.kernel.config import Config
+from dsh.query.check import check
 from dsh.store import writes
 from dsh.store.database import Database
 
@@ -110,6 +111,9 @@ def _contents(db: Database, *, full: bool) -> Iterator[Finding]:
             "integrity", "; ".join(map(str, complaints[:3])) or ("whole file" if full else "structure"), not complaints
         )
         if full:
+            wrong = check(db, limit=3)
+            told = "; ".join(f"{v.session}{'' if v.seq is None else f':{v.seq}'} {v.rule} {v.message}" for v in wrong)
+            yield Finding("log follows its rules", told or "every session", not wrong)
             writes.refresh_search(db)
             complaint = writes.check_search(db)
             yield Finding("index matches log", complaint or "every document", complaint is None)
@@ -143,9 +147,8 @@ def _providers(config: Config) -> Iterator[Finding]:
 
 
 def _programs() -> Iterator[Finding]:
-    for name, use in (("rg", "needed by the grep and glob tools"), ("bwrap", "needed by the sandbox")):
-        found = shutil.which(name)
-        yield Finding(name, found or f"not found; {use}", True if found else None)
+    found = shutil.which("rg")
+    yield Finding("rg", found or "not found; needed by the grep and glob tools", True if found else None)
     shell = os.environ.get("SHELL", "")
     bash = shutil.which("bash")
     yield Finding("bash", bash or f"not found; SHELL is {shell or 'not set'}", bash is not None)

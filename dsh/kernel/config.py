@@ -256,7 +256,8 @@ def _personal_file() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     for name, entry in providers.items():
         for key, value in entry.items():
             if key not in _PROVIDER_KEYS:
-                raise ConfigError(f"{path}: providers.{name}.{key} is not a setting; known: {', '.join(_PROVIDER_KEYS)}")
+                known_keys = ", ".join(_PROVIDER_KEYS)
+                raise ConfigError(f"{path}: providers.{name}.{key} is not a setting; known: {known_keys}")
             if not isinstance(value, _PROVIDER_KEYS[key]):
                 raise ConfigError(f"{path}: providers.{name}.{key} has the wrong type")
     flat: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from dsh.core.errors import SessionError, StoreError
 from dsh.core.lossless import dumps
-from dsh.store import locks
+from dsh.store import locks, named
 from dsh.store.database import Database, Row
 
 _INSERT_EVENT = (
@@ -62,7 +62,7 @@ def insert_event(
 def delete_session(db: Database, session_id: str) -> None:
     """Remove a whole session. SESSION_NOT_FOUND, SESSION_HAS_FORKS, SESSION_LEASED; a stale lease protects nothing."""
     with db.transaction():
-        if db.row("SELECT 1 FROM session WHERE id = ?", (session_id,)) is None:
+        if named.row(db, "session_state", session=session_id) is None:
             raise SessionError(f"there is no session {session_id}", code="SESSION_NOT_FOUND")
         lease = _lease_of(db, session_id)
         if lease is not None and _stale(*lease[1:]):
@@ -72,7 +72,7 @@ def delete_session(db: Database, session_id: str) -> None:
 
 def refresh_search(db: Database) -> None:
     """Bring the full-text index up to the newest event. Nothing is written when it already is."""
-    row = db.row("SELECT search_indexed, last_event FROM store")
+    row = named.row(db, "index_lag")
     if row and row[0] < row[1]:
         with db.transaction():
             db.rows("UPDATE store SET search_indexed = last_event")
@@ -117,8 +117,7 @@ def claim_lease(db: Database, session_id: str, holder: str) -> None:
 
 
 def _lease_of(db: Database, session_id: str) -> Row | None:
-    sql = "SELECT holder, pid, boot_id, process_start, heartbeat FROM lease WHERE session_id = ?"
-    return db.row(sql, (session_id,))
+    return named.row(db, "lease", session=session_id)
 
 
 def _write_lease(db: Database, session_id: str, holder: str, replaces: str | None) -> None:

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dsh.core.errors import DshError
 from dsh.core.lossless import thaw
+from dsh.query.check import check
 from dsh.session.session import Session
-from dsh.store.check import check
 from tests.session.kit import ROUTE, call, dump, prompt, replace, text, world
 
 SURFACE = ("user/message", "assistant/message", "tool/result", "steering/message")

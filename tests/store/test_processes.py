@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from dsh.core.errors import StoreError
+from dsh.query.check import check
 from dsh.store import locks, writes
-from dsh.store.check import check
 from dsh.store.database import Database
 from dsh.store.migrations import MIGRATIONS
 from tests.session.kit import code, dump, end_turn, start_turn, whole_turn, world

@@ -1,4 +1,4 @@
-"""Checking a stored log against the rules it was written under (SE-1 to SE-53), for `dsh doctor` and `dsh db check`.
+"""Checking a stored log against the rules it was written under (SE-1 to SE-53), for `dsh doctor --full`.
 
 The rules of schema.sql let nothing else in, so a violation means that a file was damaged or written round them. Each
 session is read again from its first event, page by page, and folded anew in plain Python: turns, steps, calls and the
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeGuard
 
+from dsh import query
 from dsh.core.errors import DshError
 from dsh.core.events import SURFACE_TYPES
 from dsh.core.lossless import MAX_INT, freeze, loads, same
@@ -41,7 +42,7 @@ def check(db: Database, session_id: str | None = None, *, limit: int = 1000) -> 
 
 
 def _violations(db: Database, session_id: str | None) -> Iterator[Violation]:
-    names = db.rows("SELECT id FROM session WHERE :id IS NULL OR id = :id ORDER BY id", {"id": session_id})
+    names = query.rows(db, "session_names", session=session_id)
     for (name,) in names:
         try:
             with db.snapshot():
@@ -66,13 +67,10 @@ class _Fold:
         self.last_time: int | None = None
 
     def run(self) -> Iterator[Violation]:
-        row = self.db.row(
-            "SELECT version, created_at, cwd, parent_session, seed_length, delegation_depth, length,"
-            " replace_generation, turns, steps, open_turn, open_step, updated_at FROM session WHERE id = ?",
-            (self.name,),
-        )
-        if row is None:  # deleted since the names were read
+        state = query.row(self.db, "session_state", session=self.name)
+        if state is None:  # deleted since the names were read
             return
+        row = (*state[1:7], *state[9:])
         yield from self._header(row)
         for event in self._events():
             yield from (Violation(self.name, event[0], rule, text) for rule, text in self._event(*event))
@@ -92,11 +90,7 @@ class _Fold:
     def _events(self) -> Iterator[tuple[Any, ...]]:
         low = 0
         while True:
-            page = self.db.rows(
-                "SELECT seq, type, time, data, source_event_seqs, surface_op FROM event"
-                " WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT ?",
-                (self.name, low, _PAGE),
-            )
+            page = query.rows(self.db, "events_page", session=self.name, low=low, limit=_PAGE)
             yield from page
             if len(page) < _PAGE:
                 return
@@ -227,8 +221,8 @@ class _Fold:
     def _same_but_content(self, seq: int, data: dict[str, Any]) -> bool:
         if self.types[seq] != "tool/result":
             return False
-        row = self.db.row("SELECT data FROM event WHERE session_id = ? AND seq = ?", (self.name, seq))
-        old = loads(row[0]) if row else {}
+        row = query.row(self.db, "events_between", session=self.name, low=seq, high=seq)
+        old = loads(row[3]) if row else {}
         return same(*({k: v for k, v in each.items() if k != "content"} for each in (old, data)))
 
     def _kept(self, row: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
@@ -244,7 +238,7 @@ class _Fold:
                 yield "SE-17", f"{name} is kept as {theirs}, its events make it {ours}"
         if self.open_turn is not None and row[9] != self.steps:
             yield "SE-17", f"steps is kept as {row[9]}, its events make it {self.steps}"
-        stored = self.db.rows("SELECT seq FROM surface WHERE session_id = ? ORDER BY position", (self.name,))
+        stored = query.rows(self.db, "surface_seqs", session=self.name)
         if [seq for (seq,) in stored] != self.surface:
             yield "SE-17", f"the surface has {len(stored)} nodes, its events make {len(self.surface)} or another order"
 

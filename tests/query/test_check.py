@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsh.store.check import check
+from dsh.query.check import check
 from dsh.store.database import Database
 from tests.session.kit import (
     World,
