@@ -61,8 +61,8 @@ CREATE INDEX _event_usage ON _event(session, seq)
 
 CREATE TABLE _lineage(               -- a session sees the events of `owner` below `hi`; a fork of depth d has d+1 rows
   session INTEGER NOT NULL REFERENCES _session(id),
-  owner INTEGER NOT NULL REFERENCES _session(id),
   hi INTEGER NOT NULL,
+  owner INTEGER NOT NULL REFERENCES _session(id),  -- last: SQLite 3.40 checks such tables by position, key first
   PRIMARY KEY (session, hi)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX _lineage_owner ON _lineage(owner);
@@ -290,7 +290,7 @@ CREATE TRIGGER session_insert INSTEAD OF INSERT ON session BEGIN
     SELECT new.id, t.at, new.cwd, new.parent_session, new.seed_length, coalesce(new.delegation_depth, 0),
       lower(hex(randomblob(16))), t.at
     FROM (SELECT coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) AS at) t;
-  INSERT INTO _lineage SELECT id, id, 9223372036854775807 FROM _session WHERE name = new.id;
+  INSERT INTO _lineage SELECT id, 9223372036854775807, id FROM _session WHERE name = new.id;
 END;
 
 CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                                            -- SE-55, SE-56
@@ -312,11 +312,11 @@ CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                      
     FROM _session p JOIN event b ON b.session_id = p.name AND b.seq = new.boundary WHERE p.name = new.parent_session;
   -- Owners are taken over as far as they reach below the boundary. An owner's own events begin where the ancestor
   -- before it ends, so the first lineage row whose hi passes the boundary is the boundary's writer, cut there.
-  INSERT INTO _lineage SELECT c.id, l.owner, min(l.hi, new.boundary + 1)
+  INSERT INTO _lineage SELECT c.id, min(l.hi, new.boundary + 1), l.owner
     FROM _session c, _session p JOIN _lineage l ON l.session = p.id
     WHERE c.name = new.id AND p.name = new.parent_session
       AND coalesce((SELECT max(e.hi) FROM _lineage e WHERE e.session = l.session AND e.hi < l.hi), 0) <= new.boundary;
-  INSERT INTO _lineage SELECT id, id, 9223372036854775807 FROM _session WHERE name = new.id;
+  INSERT INTO _lineage SELECT id, 9223372036854775807, id FROM _session WHERE name = new.id;
   -- The surface as of the boundary, read from the boundary's writer: it alone has every node that was ever on it.
   INSERT INTO _surface(session, seq, ord, event)
     SELECT c.id, v.seq, v.ord, v.event FROM _session c JOIN _lineage l ON l.session = c.id AND l.hi = new.boundary + 1
@@ -405,10 +405,11 @@ CREATE TRIGGER _event_kinds BEFORE INSERT ON _event WHEN new.type <> 'assistant/
     OR (new.type = 'request/header' AND new.data ->> 'reason' = 'fallback');
 END;
 
--- The id test is for INSERT OR REPLACE, which deletes the row in its way without firing a DELETE trigger.
+-- The id test is for INSERT OR REPLACE, which deletes the row in its way without firing a DELETE trigger. An id that
+-- SQLite is left to choose is -1 here; nobody may choose one like it (_event_appended).
 CREATE TRIGGER _event_rules BEFORE INSERT ON _event BEGIN
   SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.seq IS NOT (SELECT length FROM _session WHERE id = new.session)  -- PE-3
-    OR EXISTS (SELECT 1 FROM _event WHERE id = new.id);
+    OR (new.id > 0 AND EXISTS (SELECT 1 FROM _event WHERE id = new.id));
   SELECT RAISE(ABORT, 'EVENT_NOT_JSON') WHERE json_valid(new.data) IS NOT 1 OR new.type = '' OR new.time < 0;    -- SE-2
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE                                                                   -- SE-5
     (new.type IN ('user/message', 'assistant/message', 'tool/result', 'steering/message')) IS NOT (new.op IS NOT NULL)
@@ -455,6 +456,7 @@ CREATE TRIGGER _event_replaced AFTER INSERT ON _event WHEN new.op <> '"append"' 
   UPDATE _session SET generation = generation + 1 WHERE id = new.session;                                       -- SE-16
 END;
 CREATE TRIGGER _event_appended AFTER INSERT ON _event BEGIN
+  SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.id < 1;
   INSERT INTO _surface(session, seq, ord, event)                                                                -- SE-10
     SELECT new.session, new.seq, new.seq, new.id WHERE new.op = '"append"';
   UPDATE _session SET length = length + 1, revision = revision + 1, updated_at = new.time,

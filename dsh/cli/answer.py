@@ -94,6 +94,7 @@ class Answer:
         self._held_chars = 0
         self._since: float | None = None
         self._last = ""  # the last character written
+        self._carry = ""
 
     def delta(self, text: str) -> None:
         if self.live:
@@ -119,8 +120,12 @@ class Answer:
         self._since = None
 
     def _out(self, text: str) -> None:
+        if self.live:
+            text = self._carry + text
+            self._carry = "\r" if text.endswith("\r") else ""  # a CRLF may be cut between two deltas
+            text = printable(text.removesuffix("\r"))
         if text:
-            self._writer.put(printable(text) if self.live else text)
+            self._writer.put(text)
             self._last = text[-1]
 
     def step_begins(self) -> None:

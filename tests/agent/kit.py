@@ -278,7 +278,7 @@ async def world(
                 try:
                     yield made
                 finally:
-                    with trio.CancelScope(shield=True):
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + PATIENCE_S):
                         await agents.close()
                         await host.close()
             if checked:
