@@ -46,7 +46,7 @@ def run() -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process without taking the interpreter apart, which would be a tenth of a short run.
+    """End the process without taking the interpreter apart, which would be a fifth of a short run.
 
     Everything is closed and flushed by now. Exit handlers still run, and where a plugin left a thread that the
     interpreter would wait for, the interpreter ends in its own way.
