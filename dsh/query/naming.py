@@ -8,7 +8,7 @@ from dsh.store.database import Database
 
 
 def find_session(db: Database, typed: str) -> str:
-    """An id, the beginning of one, or `-` or `last` for the newest session. SESSION_NOT_FOUND with near ids (exit 2)."""
+    """An id, the beginning of one, or `-` or `last` for the newest session. SESSION_NOT_FOUND names near ids."""
     if query.row(db, "session_state", session=typed):
         return typed
     if typed in ("-", "last"):

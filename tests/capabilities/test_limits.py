@@ -10,7 +10,6 @@ from dsh.agent.agent import Agent
 from dsh.kernel.signal import Signal
 from tests.agent.kit import ask, blocks, say, world
 
-
 PLUGIN = ["dsh.capabilities.limits"]
 
 
@@ -19,7 +18,9 @@ def limit_events(agent: Agent) -> list[Any]:
 
 
 async def test_a_turn_that_wants_more_is_stopped_with_its_results() -> None:
-    async with world(ask(("t", {})), ask(("t", {})), ask(("t", {})), say("never"), plugins=PLUGIN, loop__max_steps=2) as w:
+    async with world(
+        ask(("t", {})), ask(("t", {})), ask(("t", {})), say("never"), plugins=PLUGIN, loop__max_steps=2
+    ) as w:
         w.tool("t")
         agent = await w.agent()
         assert await w.turn(agent) == {"kind": "completed"}

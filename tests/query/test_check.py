@@ -33,7 +33,7 @@ from tests.session.kit import (
 def w(tmp_path: Path) -> Iterator[World]:
     """Session s: two whole turns, one with a call (seqs 0 to 9, 10 to 17), then replacements; and a fork of it."""
     opened = world(tmp_path / "dsh.db")
-    s = opened.session("s", cwd="/work")
+    s = opened.session("s", cwd="/folder")
     whole_turn(s, "one", calls=1)
     whole_turn(s, "two")
     start_turn(s)  # 18

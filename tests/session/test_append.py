@@ -77,9 +77,7 @@ def test_a_list_of_events_does_not_grow(w: World) -> None:
     assert len(earlier) == 1
 
 
-@pytest.mark.parametrize(
-    "data", [float("nan"), {"a": (1,)}, {1: 2}, {"a": 2**53}, ["\ud800"], {"x": set()}], ids=repr
-)
+@pytest.mark.parametrize("data", [float("nan"), {"a": (1,)}, {1: 2}, {"a": 2**53}, ["\ud800"], {"x": set()}], ids=repr)
 @pytest.mark.rule("SE-2", "SE-5")
 def test_what_is_not_json_changes_nothing(w: World, data: Any) -> None:
     s = w.session()

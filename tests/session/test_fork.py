@@ -33,7 +33,7 @@ def envelopes(session: Session) -> list[Any]:
 @pytest.fixture
 def parent(w: World) -> Session:
     """Three turns; the second one has a replacement."""
-    s = w.session("parent", cwd="/work", delegationDepth=2)
+    s = w.session("parent", cwd="/folder", delegationDepth=2)
     whole_turn(s, "one", calls=1)
     start_turn(s)
     nodes = surface(w.db, "parent")
@@ -322,7 +322,7 @@ def test_a_child_has_the_events_up_to_the_boundary(w: World, parent: Session) ->
             "id": f"child{turn}",
             "parentSession": "parent",
             "seedLength": boundary + 1,
-            "cwd": "/work",
+            "cwd": "/folder",
         }
         whole_turn(child, f"own {turn}")
         assert child.turns == turn + 1
@@ -371,10 +371,10 @@ def test_a_fork_of_a_fork_below_its_own_part(w: World, parent: Session) -> None:
 
 @pytest.mark.rule("SE-55")
 def test_an_empty_session_forks_into_an_empty_one(w: World) -> None:
-    empty = w.session("empty", cwd="/work")
+    empty = w.session("empty", cwd="/folder")
     for source, name in ((empty, "a"), ("empty", "b")):
         child = w.sessions.fork(source, child=name)
-        assert (child.length, child.header["seedLength"], child.cwd) == (0, 0, "/work")
+        assert (child.length, child.header["seedLength"], child.cwd) == (0, 0, "/folder")
         assert child.header["parentSession"] == "empty"
     assert w.db.rows("SELECT * FROM session") == []
     assert code(w.sessions.fork, empty, 0) == "INVALID_BOUNDARY"

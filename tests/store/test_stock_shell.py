@@ -29,7 +29,7 @@ from tests.session.kit import (
 @pytest.fixture
 def w(tmp_path: Path) -> Iterator[World]:
     opened = world(tmp_path / "dsh.db")
-    s = opened.session("s", cwd="/work")
+    s = opened.session("s", cwd="/folder")
     whole_turn(s, "hello", calls=2)
     opened.sessions.fork(s, child="child")
     s.claim("me")
