@@ -125,4 +125,5 @@ async def test_whatever_happens_the_log_is_legal(seed: int) -> None:
         w.script.replies.clear()
         again.followup(blocks("and now?"))
         await again.when_idle()
-        assert w.texts(again, "user/message")[-1] in ("and now?", "injected", "context")
+        last = w.log(again, "turn/end")[-1]["data"]["reason"]["kind"]  # a listener may have broken the prompt, too
+        assert last == "error" or w.texts(again, "user/message")[-1] in ("and now?", "injected", "context")
