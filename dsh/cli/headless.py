@@ -152,6 +152,7 @@ def read_prompt(prompt: str | None) -> list[Block]:
 async def _main(options: Options, content: list[Block], db: Database, progress: Progress, outcome: Outcome) -> None:
     config = load_config(db).with_flags(loop__max_steps=options.max_steps, reasoning_effort=options.effort)
     resumed = _resumed_id(db, options)
+    options = _carried_on(options, db, resumed)
     folder = _folder_of(db, resumed) or _here(options)
     if not os.path.isdir(folder):
         raise UsageError(f"the folder of session {resumed} is gone: {folder}")
@@ -168,6 +169,24 @@ async def _main(options: Options, content: list[Block], db: Database, progress: 
                     agent = await running.agents.resume(resumed, route, setup=setup)
                 outcome.agent = agent
                 await _turn(options, content, running, agent, writer, progress, outcome, end)
+
+
+def _carried_on(options: Options, db: Database, resumed: str | None) -> Options:
+    """A session that goes on keeps the system text and the tools it was last run with, unless this run says others."""
+    found = query.row(db, "last_run_options", session=resumed) if resumed else None
+    before: dict[str, Any] = loads(found[0]) if found and found[0] else {}
+    if options.tools is not None or options.no_tools:
+        before.pop("tools", None)
+        before.pop("no_tools", None)
+    given = {name: value for name, value in _told(options).items() if value}
+    if options.system is not None:
+        given["system"] = options.system
+    return options._replace(**{**before, **given})
+
+
+def _told(options: Options) -> dict[str, Any]:
+    """What of the options is kept with the prompt, hidden from the model, for the next run of the session."""
+    return {name: getattr(options, name) for name in ("system", "tools", "no_tools") if getattr(options, name)}
 
 
 def _here(options: Options) -> str:
@@ -249,7 +268,9 @@ def _setup(options: Options, running: Program, writer: Writer) -> Callable[[Cont
 
     def setup(ctx: Context) -> None:
         if options.system is not None:
-            running.host.get(Prompt).section(ctx, "deployment:persona", 0, options.system.replace("{{", "{\u200b{"))
+            prompt, text = running.host.get(Prompt), options.system
+            prompt.variable(ctx, "system_option", lambda _: text)  # a value is not scanned for references, a section is
+            prompt.section(ctx, "deployment:persona", 0, "{{system_option}}")
         if options.as_json:
             ctx.on("session/event", lambda session, event: writer.put(_json_line(session, event)))
         known = sorted(running.tools.visible(None))
@@ -263,6 +284,8 @@ def _setup(options: Options, running: Program, writer: Writer) -> Callable[[Cont
 
 def _select_tools(wanted: str, known: list[str], running: Program, ctx: Context) -> None:
     names = [n.strip() for n in wanted.split(",") if n.strip()]
+    if names == ["all"]:
+        return
     unknown = [n for n in names if n.removeprefix("-") not in known]
     if unknown or not names:
         missing = ", ".join(unknown) or "(nothing)"
@@ -350,7 +373,7 @@ async def _turn(
             await agent.when_idle()  # HD-3: what session-start listeners have begun is no part of the task
             agent.ctx.on("session/event", lambda _, event: watch.event(event))
             agent.ctx.on("agent/error", lambda _, turn, step, error: outcome.late(turn, error))
-            agent.followup(content)
+            agent.followup(content, meta={"run": told} if (told := _told(options)) else None)
             await agent.when_idle()
             outcome.reports = running.host.reports
             watch.close()

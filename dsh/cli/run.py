@@ -13,7 +13,11 @@ import click
 @click.option("--effort", metavar="ID", help="Reasoning effort, one of those the model offers.")
 @click.option("--system", metavar="TEXT", help="Text for the system prompt of this run.")
 @click.option("--cwd", metavar="DIR", help="Work in this folder instead of the current one.")
-@click.option("--tools", metavar="NAMES", help="Offer only these tools, as read,grep; with -NAME all but these.")
+@click.option(
+    "--tools",
+    metavar="NAMES",
+    help="Offer only these tools, as read,grep; with -NAME all but these; all offers every one.",
+)
 @click.option("--no-tools", is_flag=True, help="Offer no tools.")
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="End the turn after N model requests.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Limit the tokens of one model answer.")

@@ -86,9 +86,31 @@ def test_sampling_and_system_text_reach_the_provider(dsh: Dsh, fake: FakeProvide
     dsh("run", "x", "--temperature", "0", "--max-tokens", "77", "--system", "You are {{a}} pirate.", "-m", "other")
     body = fake.requests[0].body
     assert (body["temperature"], body["max_tokens"], body["model"]) == (0, 77, "other")
-    assert "pirate" in body["messages"][0]["content"]
+    assert "You are {{a}} pirate." in body["messages"][0]["content"]
     assert dsh("run", "x", "--effort", "high").code == 0
     assert fake.requests[1].body["reasoning_effort"] == "high"
+
+
+def test_a_session_that_goes_on_keeps_its_system_text_and_tools(dsh: Dsh, fake: FakeProvider) -> None:
+    def asked(*arguments: str) -> tuple[str, set[str]]:
+        assert dsh("run", "x", *arguments).code == 0
+        body = fake.requests[-1].body
+        return body["messages"][0]["content"], {t["function"]["name"] for t in body.get("tools", [])}
+
+    asked("--system", "You are a pirate.", "--tools", "read,grep")
+    for _ in range(2):
+        system, tools = asked("-c")
+        assert "You are a pirate." in system
+        assert tools == {"read", "grep"}
+    system, tools = asked("-c", "--system", "You are a monk.", "--no-tools")
+    assert "You are a monk." in system
+    assert tools == set()
+    system, tools = asked("-c", "--system", "", "--tools", "all")
+    assert "You are" in system
+    assert "monk" not in system
+    assert {"bash", "read"} <= tools
+    assert "monk" not in asked("-c")[0]
+    assert "pirate" not in asked()[0]
 
 
 def test_tools_may_be_chosen(dsh: Dsh, fake: FakeProvider) -> None:
