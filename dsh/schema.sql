@@ -31,14 +31,13 @@ CREATE TABLE _session(               -- header fields, then state that triggers 
   seed_length INTEGER,
   delegation_depth INTEGER NOT NULL DEFAULT 0,
   incarnation TEXT NOT NULL,         -- fresh at each creation, so a re-created id is another log
-  revision INTEGER NOT NULL DEFAULT 0,
-  length INTEGER NOT NULL DEFAULT 0, -- next seq; -1 while the session is being deleted
+  start INTEGER NOT NULL DEFAULT 0,  -- first seq of its own: a fork reads those below; -1 while it is being deleted
   generation INTEGER NOT NULL DEFAULT 0,  -- committed surface replacements
   turns INTEGER NOT NULL DEFAULT 0,  -- number of the last turn
   steps INTEGER NOT NULL DEFAULT 0,  -- number of the last step of the open turn
   open_turn INTEGER,
   open_step INTEGER,
-  updated_at INTEGER NOT NULL        -- time of the last event
+  updated_at INTEGER NOT NULL        -- time of the last event that opened or closed a turn or step
 ) STRICT;
 
 CREATE TABLE _event(                 -- one row per event, under the session that wrote it
@@ -92,11 +91,18 @@ CREATE TABLE _setting(               -- values of `dsh config set`
 
 -------------------------------------------------------------------------------------------------- 2. views
 
+-- The next seq of a session is read off its last event, not counted: a counter would have every append write one more
+-- page. The index on (session, seq) finds it in one seek.
+CREATE VIEW _length(session, length) AS
+  SELECT s.id, coalesce((SELECT e.seq + 1 FROM _event e WHERE e.session = s.id ORDER BY e.seq DESC LIMIT 1), s.start)
+  FROM _session s;
+
 CREATE VIEW session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth, incarnation, revision,
     length, replace_generation, turns, steps, open_turn, open_step, updated_at) AS
-  SELECT name, version, created_at, cwd, parent, seed_length, delegation_depth, incarnation, revision,
-    length, generation, turns, steps, open_turn, open_step, updated_at
-  FROM _session;
+  SELECT s.name, s.version, s.created_at, s.cwd, s.parent, s.seed_length, s.delegation_depth, s.incarnation,
+    l.length,                        -- a log only grows, so its length names its state (PE-45)
+    l.length, s.generation, s.turns, s.steps, s.open_turn, s.open_step, s.updated_at
+  FROM _session s JOIN _length l ON l.session = s.id;
 
 CREATE VIEW fork(id, parent_session, boundary, created_at, cwd) AS  -- sessions that share their parent's first events
   SELECT name, parent, seed_length - 1, created_at, cwd FROM _session s
@@ -304,7 +310,7 @@ CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                      
     OR NOT EXISTS (SELECT 1 FROM event WHERE session_id = new.parent_session AND seq = new.boundary);
   SELECT RAISE(ABORT, 'OPEN_TURN') WHERE NOT EXISTS
     (SELECT 1 FROM event WHERE session_id = new.parent_session AND seq = new.boundary AND type = 'turn/end');
-  INSERT INTO _session(name, created_at, cwd, parent, seed_length, delegation_depth, incarnation, length, turns,
+  INSERT INTO _session(name, created_at, cwd, parent, seed_length, delegation_depth, incarnation, start, turns,
       generation, updated_at)
     SELECT new.id, coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
       coalesce(new.cwd, p.cwd), p.name, new.boundary + 1, 0, lower(hex(randomblob(16))), new.boundary + 1,
@@ -341,7 +347,7 @@ CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
                    WHERE s.name = old.id AND e.id <= t.indexed);
   DELETE FROM _surface WHERE session = (SELECT id FROM _session WHERE name = old.id);
   DELETE FROM _lineage WHERE session = (SELECT id FROM _session WHERE name = old.id);
-  UPDATE _session SET length = -1 WHERE name = old.id;                      -- lets the guard below pass
+  UPDATE _session SET start = -1 WHERE name = old.id;                       -- lets the guard below pass
   DELETE FROM _event WHERE session = (SELECT id FROM _session WHERE name = old.id);
   DELETE FROM _session WHERE name = old.id;
   UPDATE _store SET indexed = min(indexed, (SELECT coalesce(max(id), 0) FROM _event));  -- ids above it may come again
@@ -356,7 +362,7 @@ CREATE TRIGGER driver_event_insert INSTEAD OF INSERT ON driver_event BEGIN
   SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _session s WHERE s.name = new.session_id
     AND new.holder IS NOT (SELECT l.holder FROM _lease l WHERE l.session = s.id);
   INSERT INTO _event(session, seq, type, time, data, source, op)
-    SELECT id, coalesce(new.seq, length), new.type,
+    SELECT id, coalesce(new.seq, (SELECT l.length FROM _length l WHERE l.session = id)), new.type,
       coalesce(new.time, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), new.data,
       new.source_event_seqs, new.surface_op
     FROM _session WHERE name = new.session_id;
@@ -408,7 +414,7 @@ END;
 -- The id test is for INSERT OR REPLACE, which deletes the row in its way without firing a DELETE trigger. An id that
 -- SQLite is left to choose is -1 here; nobody may choose one like it (_event_appended).
 CREATE TRIGGER _event_rules BEFORE INSERT ON _event BEGIN
-  SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.seq IS NOT (SELECT length FROM _session WHERE id = new.session)  -- PE-3
+  SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.seq IS NOT (SELECT length FROM _length WHERE session = new.session)  -- PE-3
     OR (new.id > 0 AND EXISTS (SELECT 1 FROM _event WHERE id = new.id));
   SELECT RAISE(ABORT, 'EVENT_NOT_JSON') WHERE json_valid(new.data) IS NOT 1 OR new.type = '' OR new.time < 0;    -- SE-2
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE                                                                   -- SE-5
@@ -431,7 +437,7 @@ END;
 
 CREATE TRIGGER _event_immutable BEFORE UPDATE ON _event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
 CREATE TRIGGER _event_kept BEFORE DELETE ON _event BEGIN
-  SELECT RAISE(ABORT, 'EVENT_IMMUTABLE') FROM _session WHERE id = old.session AND length >= 0; END;
+  SELECT RAISE(ABORT, 'EVENT_IMMUTABLE') FROM _session WHERE id = old.session AND start >= 0; END;
 
 CREATE TRIGGER _event_replaced AFTER INSERT ON _event WHEN new.op <> '"append"' BEGIN
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE (                                                          -- SE-11, SE-12
@@ -459,12 +465,12 @@ CREATE TRIGGER _event_appended AFTER INSERT ON _event BEGIN
   SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.id < 1;
   INSERT INTO _surface(session, seq, ord, event)                                                                -- SE-10
     SELECT new.session, new.seq, new.seq, new.id WHERE new.op = '"append"';
-  UPDATE _session SET length = length + 1, revision = revision + 1, updated_at = new.time,
+  UPDATE _session SET updated_at = new.time,
     turns = turns + (new.type = 'turn/start'),
     steps = CASE new.type WHEN 'turn/start' THEN 0 WHEN 'step/start' THEN steps + 1 ELSE steps END,
     open_turn = CASE new.type WHEN 'turn/start' THEN turns + 1 WHEN 'turn/end' THEN NULL ELSE open_turn END,
     open_step = CASE new.type WHEN 'step/start' THEN steps + 1 WHEN 'step/end' THEN NULL ELSE open_step END
-  WHERE id = new.session;
+  WHERE id = new.session AND new.type IN ('turn/start', 'turn/end', 'step/start', 'step/end');
 END;
 
 ------------------------------------------------------------------------------------------- leases, settings, index

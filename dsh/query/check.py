@@ -19,6 +19,7 @@ from dsh.store.database import Database
 
 _PAGE = 500
 _IN_STEP = frozenset({"assistant/chunk", "assistant/message", "tool/call", "step/end"})
+_BOUNDARIES = frozenset({"turn/start", "turn/end", "step/start", "step/end"})
 _LEGACY = frozenset({"request/header-delta", "mode/set"})
 
 
@@ -64,7 +65,7 @@ class _Fold:
         self.calls: set[Any] = set()
         self.surface: list[int] = []
         self.types: dict[int, str] = {}  # of the nodes now on the surface
-        self.last_time: int | None = None
+        self.boundary_time: int | None = None  # of the last event that opened or closed a turn or step
 
     def run(self) -> Iterator[Violation]:
         state = query.row(self.db, "session_state", session=self.name)
@@ -102,7 +103,8 @@ class _Fold:
         if seq != self.next:
             yield "PE-32", f"follows event {self.next - 1}: {seq - self.next} are missing"
         self.next = seq + 1
-        self.last_time = time
+        if type_ in _BOUNDARIES:
+            self.boundary_time = time
         if not 0 <= time <= MAX_INT:
             yield "SE-1", f"has the time {time}"
         try:
@@ -230,9 +232,9 @@ class _Fold:
         if self.next == 0:
             yield "PE-1", "has no events"
             return
-        folded = (self.next, self.generation, self.turns, self.open_turn, self.open_step, self.last_time)
-        kept = (row[6], row[7], row[8], row[10], row[11], row[12])
-        names = ("length", "replace_generation", "turns", "open_turn", "open_step", "updated_at")
+        folded = (self.generation, self.turns, self.open_turn, self.open_step, self.boundary_time)
+        kept = (row[7], row[8], row[10], row[11], row[12])
+        names = ("replace_generation", "turns", "open_turn", "open_step", "updated_at")
         for name, ours, theirs in zip(names, folded, kept, strict=True):
             if ours != theirs:
                 yield "SE-17", f"{name} is kept as {theirs}, its events make it {ours}"

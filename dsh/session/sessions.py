@@ -177,11 +177,14 @@ def _inherited(header: SessionHeader, seed_length: int) -> dict[str, Any]:
 def check_log(db: Database, id: str) -> None:
     """Refuse a stored log that is not what was written (PE-10, PE-32): LEGACY_EVENT, LOG_CORRUPT, naming the seq."""
     found = query.row(db, "log_check", session=id)
-    length, events, last, legacy, unreadable = found or (0, 0, None, None, None)
+    length, events, last_turn_event, open_turn, legacy, unreadable = found or (0, 0, None, None, None, None)
     if legacy is not None:
         raise SessionError(f"event {legacy} of session {id} is of a kind that is no longer read", code="LEGACY_EVENT")
-    if events != length or last != length - 1 or unreadable is not None:
-        what = f"{events} of {length} events are there" if unreadable is None else f"event {unreadable} cannot be read"
+    ends_as_kept = last_turn_event == ("turn/end" if open_turn is None else "turn/start")
+    if events != length or not ends_as_kept or unreadable is not None:
+        what = f"{events} of {length} events are there" if events != length else "its last events are missing"
+        if unreadable is not None:
+            what = f"event {unreadable} cannot be read"
         raise SessionError(f"session {id} is damaged: {what}", code="LOG_CORRUPT", hint="dsh doctor checks everything")
 
 

@@ -129,7 +129,7 @@ DAMAGE = [
     ("UPDATE _event SET type = 'x' WHERE seq = 6 AND session = 1", 7, "SE-44"),
     ("UPDATE _event SET type = 'turn/end', data = '{\"turn\":3}' WHERE seq = 18 AND session = 1", 19, "SE-40"),
     # what the triggers keep
-    ("UPDATE _session SET length = 99 WHERE id = 1", None, "SE-17"),
+    ("UPDATE _session SET updated_at = 99 WHERE id = 1", None, "SE-17"),
     ("UPDATE _session SET generation = 5 WHERE id = 1", None, "SE-17"),
     ("UPDATE _session SET turns = 5 WHERE id = 1", None, "SE-17"),
     ("UPDATE _session SET open_turn = 3 WHERE id = 1", None, "SE-17"),

@@ -99,7 +99,9 @@ def make_tiny(folder: Path) -> OneFile:
     # the words before the arguments are the interpreter's options and the boot file
     skip = len(onefile.FLAGS.split()) + 1
     launcher = stage / "bin" / python.name
-    launcher.write_text(f'#!/bin/sh\nshift {skip}\nexec "{Path(sys.executable).resolve()}" -I -S "${{0%/bin/*}}/probe.py" "$@"\n')
+    launcher.write_text(
+        f'#!/bin/sh\nshift {skip}\nexec "{Path(sys.executable).resolve()}" -I -S "${{0%/bin/*}}/probe.py" "$@"\n'
+    )
     launcher.chmod(0o755)
     payload = onefile.archive(stage)
     shutil.rmtree(stage)

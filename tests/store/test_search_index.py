@@ -65,7 +65,7 @@ def put(w: World, events: list[tuple[str, Any]]) -> None:
             db.execute(f"DROP TRIGGER IF EXISTS {name}")
         for type_, data in events:
             db.execute(
-                "INSERT INTO _event(session, seq, type, time, data) SELECT id, length, ?, 1, ? FROM _session",
+                "INSERT INTO _event(session, seq, type, time, data) SELECT session, length, ?, 1, ? FROM _length",
                 (type_, dumps(data)),
             )
 
