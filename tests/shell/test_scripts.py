@@ -282,7 +282,7 @@ def test_tree_finds_long_files_and_forbidden_words(tmp_path: Path, capsys: pytes
     (tmp_path / "dsh/right.py").write_text("x = 1\n" * 600)
     (tmp_path / "docs/long.md").write_text("x\n" * 601)
     (tmp_path / "dsh/picture").write_bytes(b"\xff\xfe/root/")
-    registry = "py" + "pi.org"
+    registry = "https:" + "//index.packages.test/simple"
     wrong = [f"see {registry}", "cd /" + "work/x", "'/" + "root'", "~/.py" + "env/bin"]
     right = [
         "https://example.org/work",
