@@ -12,6 +12,7 @@ import os
 import select
 import stat
 import sys
+import time
 from pathlib import Path
 
 from dsh.core.errors import UsageError
@@ -50,7 +51,9 @@ def read(*, required: bool) -> str | None:
 def _will_come(grace_s: float) -> bool:
     if select.select([0], [], [], 0)[0] or _written_by_a_neighbour():
         return True
-    return bool(select.select([0], [], [], grace_s)[0])
+    # What starting up has taken is waiting, too: who writes at once has done so by now.
+    left = max(0.0, grace_s - time.process_time())
+    return bool(select.select([0], [], [], left)[0])
 
 
 def _written_by_a_neighbour() -> bool:
