@@ -49,11 +49,11 @@ def reading(flag: str | None, *, read_only: bool = True) -> Iterator[Database]:
     While it is open SIGTERM ends the program with 143, and Ctrl-C is heard inside a long statement.
     """
     path = configuration.database_path(flag)
-    if not path.exists():
+    if not is_there(path):
         raise NoHistory(f"no history yet: {path} does not exist", hint='it is made by: dsh run "QUESTION"')
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:
-        db = _open_existing(path, read_only=read_only)
+        db = open_existing(path, read_only=read_only)
         try:
             db.hear_signals()
             yield db
@@ -63,7 +63,18 @@ def reading(flag: str | None, *, read_only: bool = True) -> Iterator[Database]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _open_existing(path: Path, *, read_only: bool) -> Database:
+def is_there(path: Path) -> bool:
+    """Whether there is a database; StoreError DB_IO if its folder does not let us know."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}", code="DB_IO") from error
+    return True
+
+
+def open_existing(path: Path, *, read_only: bool) -> Database:
     """With `read_only` false the database may be written if it can be; on read-only media it is read all the same."""
     timeout = busy_timeout_ms()
     if not read_only:
@@ -115,7 +126,7 @@ def point_in_time(text: str, now_ms: int, *, end: bool) -> int:
     ago = _AGO.fullmatch(typed)
     if ago:
         unit = next(seconds for seconds, letter in zip(_SECONDS, ago.groups()[1:], strict=True) if letter)
-        return now_ms - int(float(ago[1]) * unit * 1000)
+        return max(0, now_ms - int(min(float(ago[1]) * unit * 1000, now_ms)))
     day = {"today": 0, "yesterday": 1}.get(typed.lower())
     try:
         if day is not None:
@@ -138,4 +149,11 @@ def folder(typed: str | None, here: bool) -> str | None:
         raise UsageError("--cwd and --here exclude each other")
     if typed is not None:
         return os.path.abspath(os.path.expanduser(typed))
-    return os.getcwd() if here else None
+    return current_folder() if here else None
+
+
+def current_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder does not exist any more", hint="name another with --cwd DIR") from None

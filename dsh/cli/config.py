@@ -8,7 +8,7 @@ import click
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import db_flag, load_config, open_database
+from dsh.cli.common import NoHistory, db_flag, is_there, load_config, open_database, reading
 from dsh.cli.group import db_option
 from dsh.core.errors import ConfigError, UsageError
 from dsh.core.lossless import dumps
@@ -97,7 +97,7 @@ def set_(ctx: click.Context, key: str, value: str) -> int:
 def unset(ctx: click.Context, key: str) -> int:
     """Forget a stored value. Not an error if there is none."""
     stored = False
-    if configuration.database_path(db_flag(ctx)).exists():
+    if is_there(configuration.database_path(db_flag(ctx))):
         db = open_database(db_flag(ctx))
         try:
             stored = any(row[0] == key for row in query.rows(db, "settings"))
@@ -123,13 +123,11 @@ def path(ctx: click.Context) -> int:
 
 def _config(ctx: click.Context) -> Config:
     """What is in force; without a database nothing is stored, and none is made for asking."""
-    if not configuration.database_path(db_flag(ctx)).exists():
-        return load_config(None)
-    db = open_database(db_flag(ctx))
     try:
-        return load_config(db)
-    finally:
-        db.close()
+        with reading(db_flag(ctx)) as db:
+            return load_config(db)
+    except NoHistory:
+        return load_config(None)
 
 
 def _known(key: str) -> Setting:

@@ -14,13 +14,14 @@ import click
 
 from dsh import __version__, query
 from dsh.cli import output
-from dsh.cli.common import db_flag, load_config, open_database
+from dsh.cli.common import db_flag, is_there, load_config, open_existing
 from dsh.cli.group import db_option
-from dsh.core.errors import DshError
+from dsh.core.errors import DshError, StoreError
 from dsh.core.lossless import dumps
 from dsh.kernel import config as configuration
 from dsh.kernel.config import Config
 from dsh.query.check import check
+from dsh.query.search import UNWRITABLE
 from dsh.store import writes
 from dsh.store.database import Database
 
@@ -69,14 +70,14 @@ def _findings(flag: str | None, *, full: bool) -> Iterator[Finding]:
     path = configuration.database_path(flag)
     yield Finding("database", str(path))
     db: Database | None = None
-    if not path.exists():
-        yield Finding("database file", "not there yet; the first run makes it")
-    else:
-        yield _file(path)
-        try:
-            db = open_database(flag)
-        except DshError as error:
-            yield Finding("database opens", error.message, False)
+    try:
+        if not is_there(path):
+            yield Finding("database file", "not there yet; the first run makes it")
+        else:
+            yield _file(path)
+            db = open_existing(path, read_only=False)
+    except DshError as error:
+        yield Finding("database opens", error.message, False)
     try:
         if db is not None:
             yield from _contents(db, full=full)
@@ -93,6 +94,8 @@ def _file(path: Path) -> Finding:
     detail = f"{info.st_size / 1e6:.1f} MB, mode {mode:04o}"
     if mode & 0o077:
         return Finding("database file", f"{detail}; others may read it (chmod 600 closes it)")
+    if info.st_nlink > 1:  # each name has a -wal file of its own
+        return Finding("database file", f"{detail}; has {info.st_nlink} names (hard links): use it by one of them only")
     return Finding("database file", detail, True)
 
 
@@ -114,11 +117,21 @@ def _contents(db: Database, *, full: bool) -> Iterator[Finding]:
             wrong = check(db, limit=3)
             told = "; ".join(f"{v.session}{'' if v.seq is None else f':{v.seq}'} {v.rule} {v.message}" for v in wrong)
             yield Finding("log follows its rules", told or "every session", not wrong)
-            writes.refresh_search(db)
-            complaint = writes.check_search(db)
-            yield Finding("index matches log", complaint or "every document", complaint is None)
+            yield _index(db)
     except DshError as error:
         yield Finding("integrity", error.message, False)
+
+
+def _index(db: Database) -> Finding:
+    """Whether the search index matches the log. SQLite is asked by a write, so it may have to wait for one."""
+    try:
+        writes.refresh_search(db)
+        complaint = writes.check_search(db)
+    except StoreError as error:
+        if error.code not in UNWRITABLE:
+            raise
+        return Finding("index matches log", f"not checked: {error.message}")
+    return Finding("index matches log", complaint or "every document", complaint is None)
 
 
 def _configuration(db: Database | None) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from click.exceptions import ClickException, NoSuchOption, UsageError
+from click.exceptions import ClickException, NoArgsIsHelpError, NoSuchOption, UsageError
 
 from dsh.core.errors import DshError, exit_code, render_chain
 
@@ -21,6 +21,8 @@ def describe(error: BaseException) -> tuple[str, str | None, int]:
 
 
 def _usage(error: UsageError) -> str:
+    if isinstance(error, NoArgsIsHelpError):  # its message would be the whole help
+        return f"{error.ctx.command_path} needs a command"
     if isinstance(error, NoSuchOption):
         near = f" (did you mean {' or '.join(error.possibilities[:2])}?)" if error.possibilities else ""
         return f"no such option: {error.option_name}{near}"

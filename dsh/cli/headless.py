@@ -8,6 +8,7 @@ same, and only then is there an exit code.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -25,13 +26,14 @@ from dsh.agent.prompt import Prompt
 from dsh.cli import piped
 from dsh.cli.answer import Answer, Writer, write_all
 from dsh.cli.boot import Program, program
-from dsh.cli.common import load_config, open_database
+from dsh.cli.common import current_folder, load_config, open_database
 from dsh.cli.outcome import Outcome
+from dsh.cli.output import json_text
 from dsh.cli.progress import Progress
 from dsh.cli.watch import Watch
 from dsh.core.errors import ConfigError, DshError, SessionError, UsageError
 from dsh.core.events import Event
-from dsh.core.lossless import dumps, loads, mend_surrogates
+from dsh.core.lossless import MAX_INT, dumps, loads, mend_surrogates
 from dsh.core.messages import Block, CallConfig, text_block
 from dsh.kernel.config import Config
 from dsh.kernel.scope import Context
@@ -115,13 +117,18 @@ def _check(options: Options) -> None:
         raise UsageError("--tools and --no-tools exclude each other")
     if options.cwd is not None and not os.path.isdir(options.cwd):
         raise UsageError(f"--cwd {options.cwd} is not a folder")
+    if (options.max_tokens or 0) > MAX_INT:
+        raise UsageError(f"--max-tokens must be at most {MAX_INT}")
+    for name in ("temperature", "timeout"):
+        if not math.isfinite(getattr(options, name) or 0.0):
+            raise UsageError(f"--{name} must be a finite number")
 
 
 def _last_line(outcome: Outcome) -> None:
     if outcome.reader_left:
         return
     try:
-        write_all(sys.stdout.fileno(), dumps(outcome.result()) + "\n")
+        write_all(sys.stdout.fileno(), json_text(dumps(outcome.result())) + "\n")
     except OSError as error:
         outcome.broken(error)
 
@@ -190,10 +197,9 @@ def _told(options: Options) -> dict[str, Any]:
 
 
 def _here(options: Options) -> str:
-    try:
-        return os.path.abspath(options.cwd or os.getcwd())
-    except FileNotFoundError:
-        raise UsageError("the current folder does not exist any more", hint="name another with --cwd DIR") from None
+    if options.cwd and os.path.isabs(options.cwd):
+        return os.path.normpath(options.cwd)
+    return os.path.normpath(os.path.join(current_folder(), options.cwd or "."))
 
 
 def _folder_of(db: Database, session: str | None) -> str | None:
@@ -295,7 +301,7 @@ def _select_tools(wanted: str, known: list[str], running: Program, ctx: Context)
 
 
 def _json_line(session: Session, event: Event) -> str:
-    return dumps({"sessionId": session.id, **event}) + "\n"
+    return json_text(dumps({"sessionId": session.id, **event})) + "\n"
 
 
 class _End:

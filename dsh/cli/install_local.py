@@ -22,7 +22,7 @@ class ProgressBar:
     """Called with (stage, done, total) in bytes; writes to standard error only."""
 
     def __init__(self) -> None:
-        self._bar = output.is_terminal(sys.stderr)
+        self._bar = output.errors_on_terminal()
         self._stage = ""
         self._drawn = 0.0
         self._open = False

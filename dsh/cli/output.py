@@ -38,6 +38,11 @@ def is_terminal(stream: TextIO | None = None) -> bool:
         return False
 
 
+def errors_on_terminal() -> bool:
+    """Whether standard error is there (a caller may have closed it) and somebody watches it."""
+    return sys.stderr is not None and is_terminal(sys.stderr)
+
+
 @cache
 def coloured() -> bool:
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -61,6 +66,11 @@ def printable(text: str) -> str:
 def shown(text: str) -> str:
     """Stored text for standard output: verbatim in a pipe, harmless on a terminal."""
     return printable(text) if is_terminal() else text
+
+
+def json_text(text: str) -> str:
+    """A line of JSON for standard output: verbatim in a pipe, on a terminal with what could drive it escaped."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) if is_terminal() else text
 
 
 def one_line(text: str | None) -> str:
@@ -91,7 +101,7 @@ def note(text: str) -> None:
 
 def remark(text: str) -> None:
     """A note that only a person at a terminal needs."""
-    if is_terminal(sys.stderr):
+    if errors_on_terminal():
         note(text)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from dsh.cli.output import one_line
+from dsh.cli.output import errors_on_terminal, fit, one_line, width_of
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _CLEAR = "\r\x1b[2K"
@@ -20,7 +20,7 @@ class Progress:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._terminal = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._terminal = not quiet and errors_on_terminal() and os.environ.get("TERM") != "dumb"
         self._colour = self._terminal and not os.environ.get("NO_COLOR")
         self._doing = ""
         self._shown = False
@@ -70,7 +70,10 @@ class Progress:
                 seconds = time.monotonic() - self._began
                 spin = self._paint("36", _FRAMES[frame % len(_FRAMES)])
                 amount = f" · {self._tokens:,} characters" if self._tokens else ""
-                self._write(f"{_CLEAR}{spin} {_line(self._doing, 80)}{self._paint('2', f' · {seconds:.0f} s{amount}')}")
+                room = _columns() - 3  # a line that wraps could not be taken back
+                tail = fit(f" · {seconds:.0f} s{amount}", room)
+                what = fit(_line(self._doing, 80), room - width_of(tail))
+                self._write(f"{_CLEAR}{spin} {what}{self._paint('2', tail)}")
                 self._shown = True
             frame += 1
             await trio.sleep(0.1)
@@ -89,11 +92,21 @@ class Progress:
 
     @staticmethod
     def _write(text: str) -> None:
+        if sys.stderr is None:
+            return
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
         except (OSError, ValueError):  # nobody reads the notices; the answer matters
             pass
+
+
+def _columns() -> int:
+    """The width of the terminal now; a person may change it while we draw."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def _line(text: str, width: int) -> str:

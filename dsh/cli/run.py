@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from dsh.cli.group import db_option
+
 
 @click.command("run", short_help="Ask once and print the answer.")
 @click.argument("prompt", required=False)
@@ -28,6 +30,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON Lines; the last line is the result.")
 @click.option("--mock", metavar="FILE", help="Play recorded answers instead of asking a provider.")
 @click.option("-q", "--quiet", is_flag=True, help="Keep standard error silent unless the run fails.")
+@db_option
 @click.pass_context
 def command(ctx: click.Context, /, prompt: str | None, **options: object) -> int:
     """Ask once and print the answer.
@@ -38,6 +41,7 @@ def command(ctx: click.Context, /, prompt: str | None, **options: object) -> int
     from dsh.core import lean
 
     lean.load_trio()  # before anything imports it whole
+    from dsh.cli.common import db_flag
     from dsh.cli.headless import Options, run
 
-    return run(Options(**options, db=(ctx.obj or {}).get("db")), prompt)  # type: ignore[arg-type]
+    return run(Options(**options, db=db_flag(ctx)), prompt)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from dsh import query
 from dsh.cli import output
 from dsh.cli.common import NoHistory, db_flag, folder, reading
 from dsh.cli.group import db_option
-from dsh.core.lossless import dumps
+from dsh.core.lossless import MAX_INT, dumps
 from dsh.store import writes
 from dsh.store.database import Row
 
@@ -36,9 +36,8 @@ def command(ctx: click.Context, cwd: str | None, here: bool, limit: int, with_ch
     place = folder(cwd, here)
     try:
         with reading(db_flag(ctx)) as db:
-            rows = query.rows(
-                db, "session_list", cwd=place, depth=_DEPTH_OF_ALL if with_children else 0, limit=limit + 1
-            )
+            depth = _DEPTH_OF_ALL if with_children else 0
+            rows = query.rows(db, "session_list", cwd=place, depth=depth, limit=min(limit, MAX_INT) + 1)
     except NoHistory as error:
         output.note(error.message)
         return 0

@@ -46,7 +46,8 @@ def command(ctx: click.Context, session: str, form: str | None, full: bool, low:
                     raise UsageError("--from and --to do not go with ID:SEQ")
                 low = high = seq
             _check_range(db, id_, seq)
-            _print(db, id_, form, low or 0, _LAST if high is None else high, full=full or seq is not None)
+            first, last = min(low or 0, _LAST), _LAST if high is None else min(high, _LAST)
+            _print(db, id_, form, first, last, full=full or seq is not None)
     except NoHistory as error:
         raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
     return 0
@@ -71,13 +72,14 @@ def _print(db: Database, id_: str, form: str | None, low: int, high: int, *, ful
     if form == "json":
         _, rows = db.stream(query.sql("events_between"), {"session": id_, "low": low, "high": high})
         for row in rows:
-            output.line(event_line(id_, row))
+            output.line(output.json_text(event_line(id_, row)))
     elif form == "messages":
         _, rows = db.stream(query.sql("messages_since"), {"session": id_, "seq": low})
         for seq, role, content, provenance in rows:
             if seq <= high:
                 more = f',"provenance":{_one_line(provenance)}' if provenance is not None else ""
-                output.line(f'{{"role":{dumps(role)},"content":{_one_line(content)}{more}}}')
+                line = f'{{"role":{dumps(role)},"content":{_one_line(content)}{more}}}'
+                output.line(output.json_text(line))
     elif form == "markdown":
         output.write(_markdown_head(db, id_))
         for entry in _entries(db, id_, low, high):

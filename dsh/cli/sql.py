@@ -43,7 +43,7 @@ def command(ctx: click.Context, query: str | None, form: str | None) -> int:
             for view, columns in _views(db).items():
                 output.line(f"{output.style(view, output.BOLD)}({', '.join(columns)})")
             return 0
-        text = sys.stdin.read() if query == "-" else query
+        text = query if query != "-" else sys.stdin.read() if sys.stdin is not None else ""
         _check_single(text)
         try:
             names, rows = db.stream(text)

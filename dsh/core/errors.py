@@ -172,7 +172,8 @@ def render_chain(error: BaseException) -> str:
             text = f"{link.message} [{'; '.join(_member_text(m, seen) for m in link.exceptions)}]"
         else:
             text = _text_of(link)
-        if not (parts and (text in parts[-1] or parts[-1].endswith(text))):
+        repeated = text, link.strerror if isinstance(link, OSError) else None
+        if not (parts and any(said and said in parts[-1] for said in repeated)):
             parts.append(text)
     return ": ".join(parts)
 

@@ -59,7 +59,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("persona", str, "", "text put into the system prompt after the identity line"),
         Setting("plugins", list, [], "modules of third-party plugins to start"),
         Setting("loop.max_parallel_tool_calls", int, 10, "tool bodies in flight in one step", _at_least(1)),
-        Setting("loop.max_steps", int, 0, "steps a turn may take; 0 sets no limit", _at_least(0)),
+        Setting("loop.max_steps", int, 500, "steps a turn may take; 0 sets no limit", _at_least(0)),
         Setting("llm.idle_timeout_ms", int, 300_000, "silence of a stream that counts as a failure", _positive_ms),
         Setting("llm.discover", bool, True, "look for model servers on their usual loopback ports"),
         Setting("retry.max_transient_retries", int, 2, "further tries after a transient failure", _at_least(0)),
@@ -125,15 +125,15 @@ def data_folder() -> str:
     return platformdirs.user_data_dir("dsh", appauthor=False)
 
 
-def _parse(setting: Setting, text: str) -> Any:
-    """Read a value written as text, in a variable or on a command line."""
+def _parse(setting: Setting, text: str, where: str = "") -> Any:
+    """Read a value written as text, in a variable or on a command line; `where` begins the complaint."""
     if setting.type is bool:
         lowered = text.strip().lower()
         if lowered in ("1", "true", "yes", "on"):
             return True
         if lowered in ("0", "false", "no", "off"):
             return False
-        raise ConfigError(f"{setting.key} must be true or false, not {text!r}")
+        raise ConfigError(f"{where}{setting.key} must be true or false, not {text!r}")
     if setting.type is list:
         return [part.strip() for part in text.split(",") if part.strip()]
     if setting.type is str:
@@ -141,7 +141,7 @@ def _parse(setting: Setting, text: str) -> Any:
     try:
         return setting.type(text)
     except ValueError:
-        raise ConfigError(f"{setting.key} must be {_TYPE_NAMES[setting.type]}, not {text!r}") from None
+        raise ConfigError(f"{where}{setting.key} must be {_TYPE_NAMES[setting.type]}, not {text!r}") from None
 
 
 _TYPE_NAMES: dict[type, str] = {
@@ -222,7 +222,8 @@ def load(stored: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] 
     for setting in SETTINGS.values():
         text = env.get(setting.variable)
         if text is not None and text.strip():
-            values[setting.key] = (check(setting, _parse(setting, text), setting.variable), "environment")
+            value = _parse(setting, text, f"{setting.variable}: ")
+            values[setting.key] = (check(setting, value, setting.variable), "environment")
     return Config(values, providers)
 
 

@@ -1,4 +1,4 @@
--- The session with the newest event, to go on from: of one folder, or of any when cwd is NULL.
+-- The session that opened or closed a turn or step last, to go on from: of one folder, or of any when cwd is NULL.
 -- cwd: absolute path or NULL
 -- → id
 SELECT id FROM session WHERE (:cwd IS NULL OR cwd = :cwd) AND delegation_depth = 0

@@ -32,6 +32,8 @@ _ROUNDS = 4
 _BATCH = 50
 _GROUP = 100  # sessions searched together for a span of time: each is a term that every hit is asked about
 _REFRESH_WAIT_MS = 10_000  # for a lock, most likely of somebody who indexes, before searching what is indexed
+# The database can be read but not written, now or at all: what is indexed is searched as it is.
+UNWRITABLE = frozenset({"DB_BUSY", "DB_READONLY", "DB_FULL", "DB_IO"})
 
 TYPES: Mapping[str, tuple[str, ...]] = {
     "user": ("user/message",),
@@ -109,7 +111,7 @@ def refresh(db: Database) -> str | None:
     try:
         writes.refresh_search(db)
     except StoreError as error:
-        if error.code not in ("DB_BUSY", "DB_READONLY", "DB_FULL", "DB_IO"):
+        if error.code not in UNWRITABLE:
             raise
         return error.message
     finally:

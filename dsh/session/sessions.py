@@ -177,10 +177,11 @@ def _inherited(header: SessionHeader, seed_length: int) -> dict[str, Any]:
 def check_log(db: Database, id: str) -> None:
     """Refuse a stored log that is not what was written (PE-10, PE-32): LEGACY_EVENT, LOG_CORRUPT, naming the seq."""
     found = query.row(db, "log_check", session=id)
-    length, events, last_turn_event, open_turn, legacy, unreadable = found or (0, 0, None, None, None, None)
+    length, events, last_turn_event, turns, open_turn, legacy, unreadable = found or (0, 0, None, 0, None, None, None)
     if legacy is not None:
         raise SessionError(f"event {legacy} of session {id} is of a kind that is no longer read", code="LEGACY_EVENT")
-    ends_as_kept = last_turn_event == ("turn/end" if open_turn is None else "turn/start")
+    kept = f"turn/{'end' if open_turn is None else 'start'} {turns}" if turns else None
+    ends_as_kept = last_turn_event == kept
     if events != length or not ends_as_kept or unreadable is not None:
         what = f"{events} of {length} events are there" if events != length else "its last events are missing"
         if unreadable is not None:

@@ -34,6 +34,7 @@ class Database:
         self._check: Callable[[str], None] = lambda sql: None
         self.path = path
         self.busy = busy
+        self._file = _identity(path)
         self._wal_fd: int | None = None
         self.syncs_at_once = False  # the last sync was too short to be worth a worker thread
         self._undo: dict[object, Callable[[], None]] = {}
@@ -47,6 +48,8 @@ class Database:
         `read_only` refuses every write, also of the schema; `create=False` raises StoreError DB_MISSING where there is
         no file. DB_FOREIGN, DB_VERSION, DB_DAMAGED, DB_BUSY, DB_IO name the file (exit 8).
         """
+        if os.path.islink(path):  # SQLite keeps -wal and -shm beside the file itself, and so do we look for them there
+            path = Path(os.path.realpath(path))
         busy = BusyWait(path, busy_timeout_ms)
         with _our_errors(path, busy):
             if not path.exists():
@@ -141,6 +144,9 @@ class Database:
 
         In WAL mode the commits since the last checkpoint are in the -wal file, and a checkpoint syncs by itself, so
         syncing that file is enough. It carries no locks, so our own descriptor does not disturb SQLite's.
+
+        DB_IO also if the database or that file was moved or deleted meanwhile: SQLite then goes on writing to what
+        nobody will find again.
         """
         if self._wal_fd is None:
             try:
@@ -150,9 +156,13 @@ class Database:
         began = time.perf_counter()
         try:
             os.fsync(self._wal_fd)
+            self.syncs_at_once = time.perf_counter() - began < AT_ONCE_S
+            now = (_identity(self.path), _identity(f"{self.path}-wal"))
+            lost = now != (self._file, _identity(self._wal_fd))
         except OSError as error:
             raise StoreError(f"{self.path} cannot be synced: {error.strerror}", code="DB_IO") from error
-        self.syncs_at_once = time.perf_counter() - began < AT_ONCE_S
+        if lost:
+            raise StoreError(f"{self.path} or its -wal file was moved or deleted while in use", code="DB_IO")
 
     def backup(self, target: Path) -> None:
         """Copy the whole database to a new file (0600) with SQLite's backup API; USAGE if there is a file already."""
@@ -181,6 +191,15 @@ class Database:
             self._wal_fd = None
         with _our_errors(self.path, self.busy):
             self._db.close()
+
+
+def _identity(file: Path | str | int) -> tuple[int, int] | None:
+    """Which file a path names now, or a descriptor; None if there is none."""
+    try:
+        found = os.stat(file)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _columns(cursor: apsw.Cursor) -> list[str]:
@@ -356,6 +375,8 @@ def translate(error: apsw.Error, path: Path, busy: BusyWait) -> DshError:
         return StoreError(f"{path} is damaged ({text})", code="DB_DAMAGED", hint="dsh doctor checks the whole file")
     if isinstance(error, apsw.FullError):
         return StoreError(f"{path} cannot grow: the disk is full", code="DB_FULL")
+    if isinstance(error, apsw.CantOpenError) and os.path.exists(path) and not os.access(path, os.R_OK):
+        return StoreError(f"{path} cannot be read: permission denied", code="DB_IO")
     cannot_open = isinstance(error, apsw.CantOpenError) and not os.access(path.parent, os.W_OK)
     if isinstance(error, apsw.ReadOnlyError) or cannot_open:
         return StoreError(f"{path} cannot be written", code="DB_READONLY")

@@ -24,11 +24,16 @@ def holder_of(path: Path) -> int | None:
 
 @cache
 def boot_id() -> str:
-    """Names this boot of this machine; a lease of another boot is stale."""
+    """Names this boot of this machine, and after a space the namespace that process ids count in, where there is one:
+    a lease of another boot is stale, the process of one from another namespace (a container) cannot be asked."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return "unknown"
+    try:
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return boot
 
 
 def process_start(pid: int) -> str:

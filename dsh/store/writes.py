@@ -148,10 +148,12 @@ def is_driven(pid: int, boot: str, start: str, heartbeat: int) -> bool:
 
 
 def _stale(pid: int, boot: str, start: str, heartbeat: int) -> bool:
-    """PE-73. On this boot the process itself tells; elsewhere, or where it cannot be asked, the heartbeat does."""
-    if boot != locks.boot_id():
+    """PE-73. On this boot the process itself tells; where it cannot be asked, as in a container, the heartbeat does."""
+    here = locks.boot_id()
+    if boot.split()[:1] != here.split()[:1]:
         return True
-    now = locks.process_start(pid)
-    if now == "" or (now != start and "unknown" not in (now, start)):
-        return True
+    if boot == here:
+        now = locks.process_start(pid)
+        if now == "" or (now != start and "unknown" not in (now, start)):
+            return True
     return heartbeat < now_ms() - LEASE_STALE_MS

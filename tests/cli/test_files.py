@@ -168,6 +168,8 @@ def test_read_only_media(history: History, indexed: bool) -> None:
             ["search", "needle"],
             ["show", "s", "--json"],
             ["sql", "select id from session"],
+            ["config", "get", "search.limit"],
+            ["doctor", "--full"],
         ):
             command = [sys.executable, "-c", UNPRIVILEGED, str(history.path), *arguments]
             done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
@@ -178,4 +180,42 @@ def test_read_only_media(history: History, indexed: bool) -> None:
                 assert (done.returncode, done.stderr) == (0, "")
                 assert done.stdout != ""
         assert sorted(p.name for p in folder.iterdir()) == ["dsh.db"]
+        if os.getuid() == 0:  # of another user, or closed
+            (folder / "dsh.db").chmod(0)
+            done = subprocess.run(
+                [sys.executable, "-c", UNPRIVILEGED, str(history.path), "sessions"],
+                capture_output=True, text=True, env=env, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stdout) == (8, "")
+            assert "cannot be read: permission denied" in done.stderr
+            folder.chmod(0)
+            for words in ("sessions", "search needle", "config list", "config set search.limit 3"):
+                done = subprocess.run(
+                    [sys.executable, "-c", UNPRIVILEGED, str(history.path), *words.split()],
+                    capture_output=True, text=True, env={**env, "HOME": "/"}, check=False,
+                )  # fmt: skip
+                assert (done.returncode, done.stderr) == (8, f"dsh: {folder / 'dsh.db'}: Permission denied\n")
+            done = subprocess.run(
+                [sys.executable, "-c", UNPRIVILEGED, str(history.path), "doctor"],
+                capture_output=True, text=True, env={**env, "HOME": "/"}, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (1, "")
+            assert f"database opens\tbroken\t{folder / 'dsh.db'}: Permission denied" in done.stdout
         folder.chmod(0o755)
+
+
+def test_doctor_does_not_call_a_busy_index_broken(dsh: Run, history: History, tmp_path: Path) -> None:
+    history.say("s", "needle")
+    other = apsw.Connection(str(tmp_path / "dsh.db"))
+    other.execute("BEGIN IMMEDIATE")
+    done = dsh("doctor", "--full", env={"DSH_STORE_BUSY_TIMEOUT_MS": "200"})
+    other.close()
+    assert done.returncode == 0, done.stdout
+    assert "index matches log\t-\tnot checked: " in done.stdout
+    assert "integrity\tok" in done.stdout
+
+
+def test_doctor_tells_of_hard_links(dsh: Run, history: History, tmp_path: Path) -> None:
+    history.say("s", "needle")
+    os.link(tmp_path / "dsh.db", tmp_path / "second.db")
+    assert "has 2 names" in dsh("doctor").stdout

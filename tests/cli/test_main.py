@@ -93,6 +93,11 @@ def test_every_command_has_help(dsh: Run, name: str) -> None:
         (["config", "set", "search.limt", "1"], "no setting is called 'search.limt'", "did you mean search.limit?"),
         (["show", "x", "--from", "3", "--to", "2"], "--from is later than --to", None),
         (["sql", ""], "the query is empty", None),
+        (["sql", "-"], "the query is empty", None),
+        (["config"], "dsh config needs a command", "see dsh config --help"),
+        (["run", "x", "--timeout", "nan"], "--timeout must be a finite number (USAGE)", None),
+        (["run", "x", "--temperature", "inf"], "--temperature must be a finite number (USAGE)", None),
+        (["run", "x", "--max-tokens", "1" + "0" * 20], "--max-tokens must be at most 9007199254740991 (USAGE)", None),
     ],
 )
 def test_wrong_usage_is_one_line_and_a_hint(
@@ -197,6 +202,8 @@ def test_closed_streams(long_history: History) -> None:
     assert (done.stdout, done.stderr) == ("1\n", "dsh: standard output is closed\n")
     done = through_bash("dsh search nosuchword 2>&-; echo $?")
     assert (done.stdout, done.stderr) == ("1\n", "")
+    done = through_bash("dsh sql - <&-; echo $?")
+    assert (done.stdout, done.stderr) == ("2\n", "dsh: the query is empty\n")
     done = through_bash("dsh search a -n 1 <&- | wc -l")
     assert done.stdout.strip() == "1"
 

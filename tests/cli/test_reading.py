@@ -185,6 +185,10 @@ def test_show_finds_sessions_by_beginning_and_last(dsh: Run, talk: History) -> N
     assert done.stderr == "dsh: several sessions begin with 'ab'\ndsh: they are abc1, abd2\n"
     assert dsh("show", "zz").returncode == 2
     assert dsh("show", "abc1", "--db", "/nosuch.db").returncode == 2
+    beyond = "9" * 30
+    assert dsh("show", "abc1", "--to", beyond).stdout == dsh("show", "abc1").stdout
+    assert dsh("show", "abc1", "--from", beyond).returncode == 0
+    assert dsh("sessions", "-n", beyond).stdout == dsh("sessions").stdout
     talk.say("with:7", "an id with a colon")
     assert dsh("show", "with:7").stdout.startswith("an id with a colon")
 

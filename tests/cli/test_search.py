@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import DSH, ROOT, Run
+from tests.cli.test_main import through_bash
 from tests.history import History
 
 CHINESE = "修改youer服务端的计划"
@@ -106,6 +107,12 @@ def test_filters(dsh: Run, history: History, tmp_path: Path) -> None:
     assert found("--type", "user") == ["new", "old"]
     assert found("--type", "assistant", "--type", "tool") == []
     assert found("--until", "1999-12-31") == []
+    assert found("--since", "9" * 30 + "d") == ["new", "old"]
+    here.rmdir()
+    done = through_bash(f"mkdir {here}; cd {here} && rmdir {here} && dsh search apple --here")
+    assert (done.returncode, done.stderr.splitlines()[-2:]) == (
+        2, ["dsh: the current folder does not exist any more", "dsh: name another with --cwd DIR"],
+    )  # fmt: skip
 
 
 def test_the_setting_limits(dsh: Run, history: History) -> None:

@@ -30,6 +30,9 @@ def test_set_get_unset(dsh: Run, tmp_path: Path) -> None:
     }
     done = dsh("config", "set", "search.limit", "seven")
     assert (done.returncode, done.stderr) == (2, "dsh: search.limit must be a whole number, not 'seven'\n")
+    done = dsh("config", "list", env={"DSH_SEARCH_LIMIT": "seven"})
+    assert done.returncode == 3
+    assert done.stderr == "dsh: DSH_SEARCH_LIMIT: search.limit must be a whole number, not 'seven'\n"
     assert dsh("config", "set", "search.limit", "0").returncode == 2
     assert dsh("config", "unset", "search.limit").returncode == 0
     assert dsh("config", "get", "search.limit").stdout == "20\n"

@@ -137,6 +137,10 @@ def test_time_is_that_of_the_event(history: History) -> None:
     assert sessions(find(history, "comet", since=middle)) == ["new"]
     assert sorted(sessions(find(history, "comet", until=middle))) == ["long", "old"]
     assert sessions(find(history, "comet", since=middle, until=middle + 1)) == []
+    history.session("running")
+    history.turn("running", 1, "nothing", text("comet"), end={}, time=1_400_000_000_000)
+    history.event("running", "prompt/blocked", {"reason": "meteor"}, time=1_700_000_200_000)
+    assert sessions(find(history, "meteor", since=middle)) == ["running"]
     hit = find(history, "comet", until=middle, session="old").hits[0]
     assert sessions(find(history, "comet", since=hit.time, until=hit.time)) == ["old"]
 

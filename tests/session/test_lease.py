@@ -183,3 +183,15 @@ def test_disposing_gives_the_lease_up(w: World) -> None:
     start_turn(s)
     w.sessions.dispose(s)
     assert lease(w) is None
+
+
+@pytest.mark.rule("PE-73")
+def test_a_process_of_another_namespace_is_judged_by_its_heartbeat(w: World) -> None:
+    start_turn(w.session())
+    elsewhere = f"{locks.boot_id().split()[0]} pid:[1]"
+    forge(w, pid=dead_pid(), boot=elsewhere)
+    other = w.reopen()
+    assert code(other.sessions.prepare_stored, "s") == "SESSION_LEASED"
+    forge(w, boot=elsewhere, beat=writes.now_ms() - 31_000)
+    other.sessions.prepare_stored("s")
+    other.db.close()

@@ -222,6 +222,25 @@ def test_another_format_version_is_refused(w: World) -> None:
     assert dump(w.path) == before
 
 
+@pytest.mark.rule("PE-32")
+def test_a_whole_turn_that_is_gone_from_the_end_is_missed(w: World) -> None:
+    s = w.session()
+    whole_turn(s)
+    first = s.length
+    whole_turn(s)
+    damage(w.path, f"DELETE FROM _event WHERE seq >= {first}")
+    before = dump(w.path)
+    assert code(crash(w).sessions.prepare_stored, "s") == "LOG_CORRUPT"
+    assert dump(w.path) == before
+
+
+def test_a_session_that_a_shell_made_without_events_can_be_driven(w: World) -> None:
+    w.db.rows("INSERT INTO session(id) VALUES ('bare')")
+    session = w.sessions.prepare_stored("bare")
+    whole_turn(session)
+    assert (session.turns, session.open_turn) == (1, None)
+
+
 @pytest.mark.parametrize(
     ("statement", "wanted"),
     [

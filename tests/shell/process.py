@@ -51,7 +51,7 @@ class Done:
     @property
     def lines(self) -> list[dict[str, Any]]:
         """Standard output as JSON Lines; every line must be an object."""
-        found = [json.loads(line) for line in self.text.splitlines()]
+        found = [json.loads(line) for line in self.text.split("\n") if line]  # not U+2028
         assert all(isinstance(line, dict) for line in found)
         return found
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dsh.cli.output import width_of
 from tests.agent.legal import problems
 from tests.provider import FakeProvider, hang, status, text, tool_call
 from tests.shell.process import Dsh, alive, end_all, errors_of, finish, on_terminal
@@ -238,6 +239,18 @@ def test_a_closed_standard_error_changes_nothing(dsh: Dsh, fake: FakeProvider) -
     assert process.returncode == 0
 
 
+@pytest.mark.rule("HD-2")
+def test_no_standard_error_at_all(dsh: Dsh, fake: FakeProvider) -> None:
+    """Closed by whoever started us, as `2>&-` does; not a pipe that broke."""
+    fake.script(text("done"), text("again"))
+    for options in ([], ["--json"]):
+        words = [os.fsdecode(word) for word in dsh.command("run", "x", *options)]
+        shell = ["sh", "-c", 'exec "$@" 2>&- </dev/null', "sh", *words]
+        done = subprocess.run(shell, cwd=dsh.cwd, env=dsh.env, stdout=subprocess.PIPE, timeout=20)
+        assert done.returncode == 0
+        assert (b'"answer":"again"' in done.stdout) if options else (done.stdout == b"done\n")
+
+
 # ------------------------------------------------------------------------------------------------------------ terminals
 
 
@@ -247,7 +260,7 @@ def on_pty(dsh: Dsh, *words: str, side: str = "both", **env: str) -> tuple[int, 
     import termios
 
     main, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, 80))
+    termios.tcsetwinsize(slave, (24, int(env.pop("COLUMNS", "80"))))
     out: int = slave if side == "both" else subprocess.PIPE
     process = dsh.start("run", *words, stdin=slave, stdout=out, stderr=slave, env={"TERM": "xterm", **env})
     os.close(slave)
@@ -281,6 +294,17 @@ def test_a_terminal_shows_progress_and_takes_it_back(dsh: Dsh, fake: FakeProvide
     assert lines[1] == "The answer."
     assert re.fullmatch(r"2 steps · \d\.\d s · 20 tokens in, 10 out · session \w+", lines[2])
     assert len(lines) == 3
+
+
+@pytest.mark.parametrize("columns", [12, 25, 60])
+def test_the_living_line_fits_a_narrow_terminal(dsh: Dsh, fake: FakeProvider, columns: int) -> None:
+    """A line that wraps cannot be erased, and every frame would scroll the screen."""
+    fake.script(tool_call("bash", {"command": f"sleep 0.4; : {'修改' * 12}"}), text("The answer."))
+    code, shown, _ = on_pty(dsh, "x", COLUMNS=str(columns))
+    assert code == 0
+    frames = [re.sub(r"\x1b\[[0-9;]*m", "", f) for f in shown.split("\r\x1b[2K") if "\n" not in f]
+    assert any("⠙" in frame for frame in frames)
+    assert max(width_of(frame) for frame in frames) <= columns
 
 
 def test_an_answer_in_a_pipe_leaves_the_terminal_its_progress(dsh: Dsh, fake: FakeProvider) -> None:

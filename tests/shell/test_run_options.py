@@ -216,7 +216,14 @@ def test_recorded_answers_need_no_provider(tmp_path: Path) -> None:
     answers.write_text('{"calls": [{"name": "bash", "arguments": {"command": "echo 7"}}]}\n{"text": "seven"}\n')
     dsh = Dsh(tmp_path)
     assert dsh("run", "x", "--mock", str(answers)).out == b"seven\n"
-    assert dsh("run", "x", "--mock", str(tmp_path / "none")).code == 3
+    missing = tmp_path / "none"
+    done = dsh("run", "x", "--mock", str(missing))
+    assert done.code == 3
+    assert done.errors == f"dsh: {missing} cannot be read: No such file or directory (INVALID_CONFIG)\n"
+    for wrong in (b"\xff\xfe\n", b"[]\n", b"3\n", b'{"calls": 5}\n', b'{"calls": [{"id": "c"}]}\n', b'{"text": 3}\n'):
+        answers.write_bytes(wrong)
+        done = dsh("run", "x", "--mock", str(answers))
+        assert (done.code, len(done.errors.splitlines())) == (3, 1), wrong
 
 
 # --------------------------------------------------------------------------------------------------------- surroundings

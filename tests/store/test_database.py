@@ -434,3 +434,35 @@ def test_errors_keep_their_cause(tmp_path: Path) -> None:
     assert isinstance(caught.value.__cause__, apsw.SQLError)
     assert caught.value.code == "SQL"
     db.close()
+
+
+# ------------------------------------------------------------------------------------------ where the file really is
+
+
+@pytest.mark.rule("PE-71")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_symlink_is_followed_to_the_file(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "links").mkdir()
+    real, link = tmp_path / "data" / "real.db", tmp_path / "links" / "dsh.db"
+    link.symlink_to(real)
+    if there:
+        real.parent.mkdir()
+        stored(real).db.close()
+    w = world(link)
+    whole_turn(w.session("t"), "hello")
+    real_wal = real.with_name("real.db-wal")
+    w.db.sync()
+    real_wal.unlink()
+    assert code(w.db.sync) == "DB_IO"  # it was the very file that is synced
+    w.db.close()
+    assert list(link.parent.iterdir()) == [link]
+
+
+@pytest.mark.rule("PE-17", "PE-71")
+@pytest.mark.parametrize("lost", ["dsh.db", "dsh.db-wal"])
+def test_a_file_that_is_moved_away_is_not_called_durable(tmp_path: Path, lost: str) -> None:
+    w = stored(tmp_path / "dsh.db")
+    w.db.sync()
+    (tmp_path / lost).unlink()
+    assert code(w.db.sync) == "DB_IO"
+    w.db.close()

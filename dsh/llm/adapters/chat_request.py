@@ -189,19 +189,18 @@ def _wants_reasoning(dialect: Dialect, provider: str, message: Message) -> bool:
 
 def _call(dialect: Dialect, block: Block) -> dict[str, Any]:
     """Arguments go back exactly as they came (LS-4), but for what a server may refuse: none at all, and, where it
-    parses them, text that is not JSON, which goes back inside an object."""
+    parses them, text that is not a JSON object, which goes back inside one. A call without a name gets one."""
     arguments = block["arguments"]
     if not arguments.strip():
         arguments = "{}"
-    elif dialect.parses_arguments and not _is_json(arguments):
+    elif dialect.parses_arguments and not _is_object(arguments):
         arguments = dumps({"invalid_json": arguments})
-    function = {"name": block["name"], "arguments": arguments}
+    function = {"name": block["name"] or "unnamed", "arguments": arguments}
     return {"id": block["id"], "type": "function", "function": function}
 
 
-def _is_json(text: str) -> bool:
+def _is_object(text: str) -> bool:
     try:
-        loads(text)
+        return isinstance(loads(text), dict)
     except ValueError:
         return False
-    return True

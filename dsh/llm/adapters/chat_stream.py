@@ -181,9 +181,14 @@ class ChatStream:
             self._fail("EMPTY_RESPONSE", f"{self._where} sent an empty answer")
         elif not self._good and self._bad is not None:
             self._fail_malformed()
+        elif not self._good and not self._sse.pending() and self._other_type():
+            self._fail_type()  # prose of a proxy, or JSON that is no object
         else:
             self._fail("STREAM_CLOSED", f"{self._who} stream from {self._where} ended before the answer did")
         return self._take()
+
+    def _other_type(self) -> bool:
+        return bool(self.content_type) and "event-stream" not in self.content_type.lower()
 
     def _take(self) -> list[Chunk]:
         out, self._out = self._out, []

@@ -39,6 +39,9 @@ from dsh.llm.failure import LlmError
 
 ROUTE = "mock"
 MODEL = "recorded"
+_SHAPES: dict[str, type | tuple[type, ...]] = {
+    "text": str, "reasoning": str, "sse": str, "calls": list, "chunks": list, "error": dict, "delayMs": (int, float),
+}  # fmt: skip
 
 
 class ReplayAdapter(BaseAdapter):
@@ -51,6 +54,8 @@ class ReplayAdapter(BaseAdapter):
             self._answers = self._load()
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self._path} is not UTF-8") from None
         self._cursors: Counter[tuple[str | None, str | None]] = Counter()
 
     def _load(self) -> list[dict[str, Any]]:
@@ -71,6 +76,11 @@ class ReplayAdapter(BaseAdapter):
         known = ("text", "calls", "chunks", "sse", "error", "reasoning")
         if not isinstance(answer, dict) or not any(k in answer for k in known):
             raise ConfigError(f"{where} is no answer: it needs one of {', '.join(known)}")
+        for key, shape in _SHAPES.items():
+            if key in answer and not isinstance(answer[key], shape):
+                raise ConfigError(f"{where}: {key} has the wrong type")
+        if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in answer.get("calls", [])):
+            raise ConfigError(f"{where}: a call is an object with a name")
         if "sse" in answer:
             answer["bytes"] = (self._path.parent / answer["sse"]).read_bytes()
         return answer
