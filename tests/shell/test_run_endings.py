@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +111,11 @@ def test_a_signal_during_the_wait_before_a_retry(dsh: Dsh, fake: FakeProvider) -
     assert len(fake.requests) == 1
 
 
+def unread(pipe: int) -> int:
+    """Bytes in a pipe that its reader has not taken yet."""
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, struct.pack("i", 0)))[0]
+
+
 @pytest.mark.rule("HD-10", "HD-15")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_there_is_a_prompt(dsh: Dsh, fake: FakeProvider, number: signal.Signals) -> None:
@@ -116,7 +124,7 @@ def test_a_signal_before_there_is_a_prompt(dsh: Dsh, fake: FakeProvider, number:
     assert stdin is not None
     stdin.write(b"never finished")
     stdin.flush()
-    time.sleep(0.5)
+    dsh.wait_for(lambda: unread(stdin.fileno()) == 0)
     process.send_signal(number)
     process.stdin = None
     done = finish(process, timeout=10)
