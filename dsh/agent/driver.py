@@ -22,7 +22,7 @@ from dsh.agent.decisions import (
     prompt_data,
 )
 from dsh.agent.step import Interrupted, Loop, ModelFailure, StepResult, run_step
-from dsh.core.errors import SessionError
+from dsh.core.errors import SessionError, only
 from dsh.core.ids import new_message_id
 from dsh.core.lossless import freeze
 from dsh.core.messages import LlmFailure
@@ -81,13 +81,6 @@ async def run_turn(agent: Agent, loop: Loop, item: Item, signal: Signal) -> None
     if signal.cancelled:
         reason = {"kind": "disposed" if agent.status == "disposed" else "aborted"}
     await _close(agent, loop, turn, reason)
-
-
-def only(error: BaseException) -> BaseException:
-    """The one error inside the groups that nurseries made of it, so that its code and text are recorded."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 async def _close(agent: Agent, loop: Loop, turn: int, reason: Reason) -> None:

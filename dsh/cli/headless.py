@@ -31,7 +31,7 @@ from dsh.cli.outcome import Outcome
 from dsh.cli.output import json_text
 from dsh.cli.progress import Progress
 from dsh.cli.watch import Watch
-from dsh.core.errors import ConfigError, DshError, SessionError, UsageError
+from dsh.core.errors import ConfigError, DshError, SessionError, UsageError, only
 from dsh.core.events import Event
 from dsh.core.lossless import MAX_INT, dumps, loads, mend_surrogates
 from dsh.core.messages import Block, CallConfig, text_block
@@ -90,7 +90,7 @@ def run(options: Options, prompt: str | None) -> int:
         finally:
             db.close()
     except BaseException as raised:  # noqa: BLE001 - the run ends here, whatever it was; foreign errors go on below
-        error = _single(raised)
+        error = only(raised)
         if isinstance(error, KeyboardInterrupt):
             outcome.signal = outcome.signal or signal.SIGINT
         else:
@@ -131,13 +131,6 @@ def _last_line(outcome: Outcome) -> None:
         write_all(sys.stdout.fileno(), json_text(dumps(outcome.result())) + "\n")
     except OSError as error:
         outcome.broken(error)
-
-
-def _single(error: BaseException) -> BaseException:
-    """The one failure inside groups that nurseries made of it."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 def read_prompt(prompt: str | None) -> list[Block]:

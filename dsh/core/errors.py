@@ -182,6 +182,13 @@ def _member_text(error: BaseException, seen: set[int]) -> str:
     return "<circular cause>" if id(error) in seen else render_chain(error)
 
 
+def only(error: BaseException) -> BaseException:
+    """The one error inside the groups that nurseries made of it, so that its code and text are recorded."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
 def failure_object(error: BaseException) -> dict[str, Any]:
     """`{code, message, retryable}` for a last result line (HD-15)."""
     code = code_of(error) or "UNKNOWN"

@@ -9,7 +9,6 @@ from typing import NewType
 SessionId = NewType("SessionId", str)
 CallId = NewType("CallId", str)
 AgentMessageId = NewType("AgentMessageId", str)
-ReasoningEffortId = NewType("ReasoningEffortId", str)
 
 _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -41,7 +40,3 @@ def new_message_id() -> AgentMessageId:
     import uuid
 
     return AgentMessageId(str(uuid.uuid4()))
-
-
-def effort_id(text: str) -> ReasoningEffortId:
-    return ReasoningEffortId(text)

@@ -101,11 +101,6 @@ def home() -> Path:
     return Path(os.path.expanduser("~")) / ".dsh"
 
 
-def home_for_display() -> str:
-    """How the home is named to people and models: never an absolute path (CF-4)."""
-    return "$DSH_HOME" if os.environ.get("DSH_HOME", "").strip() else "~/.dsh"
-
-
 def database_path(flag: str | None = None) -> Path:
     """`--db`, else `DSH_DB`, else `dsh.db` in the platform's user data folder (CF-3)."""
     given = flag or os.environ.get("DSH_DB", "")
