@@ -78,6 +78,13 @@ def refresh_search(db: Database) -> None:
             db.rows("UPDATE store SET search_indexed = last_event")
 
 
+def rebuild_search(db: Database) -> None:
+    """Make the full-text index anew from the log (SQ-73)."""
+    with db.transaction():
+        db.rows("INSERT INTO search(search) VALUES ('rebuild')")
+        db.rows("UPDATE store SET search_indexed = last_event")
+
+
 def check_search(db: Database) -> str | None:
     """Compare the full-text index with the log it was made from; the complaint, or None. Reads every document."""
     try:
