@@ -37,7 +37,9 @@ CREATE TABLE _session(               -- header fields, then state that triggers 
   steps INTEGER NOT NULL DEFAULT 0,  -- number of the last step of the open turn
   open_turn INTEGER,
   open_step INTEGER,
-  updated_at INTEGER NOT NULL        -- time of the last event that opened or closed a turn or step
+  updated_at INTEGER NOT NULL,       -- time of the last event that opened or closed a turn or step
+  pinned INTEGER,                    -- epoch ms; a mark of the user's, like the next: no part of the header
+  hidden INTEGER                     -- epoch ms; left out of lists and searches, its events stay for its forks
 ) STRICT;
 
 CREATE TABLE _event(                 -- one row per event, under the session that wrote it
@@ -82,11 +84,33 @@ CREATE TABLE _lease(                 -- the process that drives a session
   pid INTEGER NOT NULL,
   boot_id TEXT NOT NULL,
   process_start TEXT NOT NULL,       -- tells a reused pid from the holder
-  heartbeat INTEGER NOT NULL         -- epoch ms
+  heartbeat INTEGER NOT NULL,        -- epoch ms
+  since INTEGER                      -- epoch ms of the claim
 ) STRICT;
+
+CREATE TABLE _inbox(                 -- what waits for a session's driver, from any process; a row goes in the transaction
+  id INTEGER PRIMARY KEY AUTOINCREMENT,  -- that appends the message it becomes; the id is the order
+  session INTEGER NOT NULL REFERENCES _session(id),
+  message TEXT NOT NULL UNIQUE,      -- AgentMessageId
+  route TEXT NOT NULL CHECK (route IN ('followup', 'queue', 'steer', 'inject', 'cancel')),
+  content TEXT NOT NULL,             -- JSON array of blocks
+  source TEXT NOT NULL,              -- JSON
+  contexts TEXT NOT NULL DEFAULT '[]',  -- JSON array of HookContext
+  meta TEXT,                         -- JSON; of a cancel: {"keepInbox": bool}
+  sent_at INTEGER NOT NULL           -- epoch ms
+) STRICT;
+CREATE INDEX _inbox_session ON _inbox(session, id);
 
 CREATE TABLE _setting(               -- values of `dsh config set`
   key TEXT PRIMARY KEY, value TEXT NOT NULL CHECK (json_valid(value))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE _cache(                 -- what can be made anew at any time and is only kept because that takes long
+  key TEXT PRIMARY KEY, value TEXT NOT NULL CHECK (json_valid(value))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE _trust(                 -- folders whose plugins may run
+  folder TEXT PRIMARY KEY, trusted_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -------------------------------------------------------------------------------------------------- 2. views
@@ -98,10 +122,10 @@ CREATE VIEW _length(session, length) AS
   FROM _session s;
 
 CREATE VIEW session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth, incarnation, revision,
-    length, replace_generation, turns, steps, open_turn, open_step, updated_at) AS
+    length, replace_generation, turns, steps, open_turn, open_step, updated_at, pinned, hidden) AS
   SELECT s.name, s.version, s.created_at, s.cwd, s.parent, s.seed_length, s.delegation_depth, s.incarnation,
     l.length,                        -- a log only grows, so its length names its state (PE-45)
-    l.length, s.generation, s.turns, s.steps, s.open_turn, s.open_step, s.updated_at
+    l.length, s.generation, s.turns, s.steps, s.open_turn, s.open_step, s.updated_at, s.pinned, s.hidden
   FROM _session s JOIN _length l ON l.session = s.id;
 
 CREATE VIEW fork(id, parent_session, boundary, created_at, cwd) AS  -- sessions that share their parent's first events
@@ -208,11 +232,19 @@ CREATE VIEW title(session_id, title, origin) AS  -- the last one given, else how
     FROM _session s
   );
 
-CREATE VIEW lease(session_id, holder, pid, boot_id, process_start, heartbeat, replaces) AS
-  SELECT s.name, l.holder, l.pid, l.boot_id, l.process_start, l.heartbeat, NULL
+CREATE VIEW lease(session_id, holder, pid, boot_id, process_start, heartbeat, replaces, since) AS
+  SELECT s.name, l.holder, l.pid, l.boot_id, l.process_start, l.heartbeat, NULL, l.since
   FROM _lease l JOIN _session s ON s.id = l.session;
 
+CREATE VIEW inbox(position, session_id, message_id, route, content, source, contexts, meta, sent_at) AS
+  SELECT i.id, s.name, i.message, i.route, i.content, i.source, i.contexts, i.meta, i.sent_at
+  FROM _inbox i JOIN _session s ON s.id = i.session;
+
 CREATE VIEW setting(key, value) AS SELECT key, value FROM _setting;
+
+CREATE VIEW cache(key, value) AS SELECT key, value FROM _cache;
+
+CREATE VIEW trusted_folder(folder, trusted_at) AS SELECT folder, trusted_at FROM _trust;
 
 CREATE VIEW migration(id, name, applied_at, program) AS SELECT id, name, applied_at, program FROM _migration;
 
@@ -336,7 +368,17 @@ CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                      
     WHERE name = new.id;
 END;
 
-CREATE TRIGGER session_update INSTEAD OF UPDATE ON session BEGIN SELECT RAISE(ABORT, 'SESSION_IMMUTABLE'); END;
+CREATE TRIGGER session_update INSTEAD OF UPDATE ON session BEGIN               -- the user's marks may change, no more
+  SELECT RAISE(ABORT, 'SESSION_IMMUTABLE') WHERE
+    (new.id, new.version, new.created_at, new.cwd, new.parent_session, new.seed_length, new.delegation_depth,
+      new.incarnation, new.revision, new.length, new.replace_generation, new.turns, new.steps, new.open_turn,
+      new.open_step, new.updated_at) IS NOT
+    (old.id, old.version, old.created_at, old.cwd, old.parent_session, old.seed_length, old.delegation_depth,
+      old.incarnation, old.revision, old.length, old.replace_generation, old.turns, old.steps, old.open_turn,
+      old.open_step, old.updated_at)
+    OR typeof(new.pinned) NOT IN ('null', 'integer') OR typeof(new.hidden) NOT IN ('null', 'integer');
+  UPDATE _session SET pinned = new.pinned, hidden = new.hidden WHERE name = old.id;
+END;
 
 CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
   SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _lease l JOIN _session s ON s.id = l.session WHERE s.name = old.id;
@@ -345,6 +387,7 @@ CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
   INSERT INTO search(search, rowid, text, tags) SELECT 'delete', d.id, d.text, d.tags FROM _search_source d
     WHERE d.id IN (SELECT e.id FROM _event e JOIN _session s ON s.id = e.session JOIN _store t
                    WHERE s.name = old.id AND e.id <= t.indexed);
+  DELETE FROM _inbox WHERE session = (SELECT id FROM _session WHERE name = old.id);
   DELETE FROM _surface WHERE session = (SELECT id FROM _session WHERE name = old.id);
   DELETE FROM _lineage WHERE session = (SELECT id FROM _session WHERE name = old.id);
   UPDATE _session SET start = -1 WHERE name = old.id;                       -- lets the guard below pass
@@ -473,25 +516,61 @@ CREATE TRIGGER _event_appended AFTER INSERT ON _event BEGIN
   WHERE id = new.session AND new.type IN ('turn/start', 'turn/end', 'step/start', 'step/end');
 END;
 
-------------------------------------------------------------------------------------------- leases, settings, index
+---------------------------------------------------------------------------------- leases, inbox, settings, index
 
 CREATE TRIGGER lease_insert INSTEAD OF INSERT ON lease BEGIN                        -- claim, take over, heartbeat (PE-73)
   SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
   SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _lease l JOIN _session s ON s.id = l.session
     WHERE s.name = new.session_id AND l.holder <> new.holder AND l.holder IS NOT new.replaces;
-  INSERT OR REPLACE INTO _lease(session, holder, pid, boot_id, process_start, heartbeat)
-    SELECT id, new.holder, new.pid, new.boot_id, new.process_start, new.heartbeat FROM _session
-    WHERE name = new.session_id;
+  INSERT OR REPLACE INTO _lease(session, holder, pid, boot_id, process_start, heartbeat, since)
+    SELECT id, new.holder, new.pid, new.boot_id, new.process_start, new.heartbeat,
+      coalesce((SELECT l.since FROM _lease l WHERE l.session = s.id AND l.holder = new.holder), new.heartbeat)
+    FROM _session s WHERE s.name = new.session_id;
 END;
 CREATE TRIGGER lease_update INSTEAD OF UPDATE ON lease BEGIN SELECT RAISE(ABORT, 'SESSION_LEASED'); END;
 CREATE TRIGGER lease_delete INSTEAD OF DELETE ON lease BEGIN
   DELETE FROM _lease WHERE holder = old.holder AND session = (SELECT id FROM _session WHERE name = old.session_id);
 END;
 
+-- Anybody may leave a message; it is its session's driver that takes it, in the transaction of the event it becomes.
+CREATE TRIGGER inbox_insert INSTEAD OF INSERT ON inbox BEGIN
+  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
+  SELECT RAISE(ABORT, 'INPUT_INVALID') WHERE typeof(new.message_id) <> 'text' OR new.message_id = ''                 -- AL-9
+    OR new.route IS NULL OR new.route NOT IN ('followup', 'queue', 'steer', 'inject', 'cancel')
+    OR (new.route IN ('inject', 'cancel') AND coalesce(new.contexts, '[]') <> '[]');
+  SELECT RAISE(ABORT, 'INPUT_NOT_JSON') WHERE json_valid(new.content) IS NOT 1 OR json_valid(new.source) IS NOT 1    -- AL-1
+    OR json_valid(coalesce(new.contexts, '[]')) IS NOT 1 OR json_valid(coalesce(new.meta, 'null')) IS NOT 1;
+  SELECT RAISE(ABORT, 'INPUT_INVALID') WHERE json_type(new.content) <> 'array'
+    OR json_type(new.source, '$.kind') IS NOT 'text' OR json_type(coalesce(new.contexts, '[]')) <> 'array'
+    OR EXISTS (SELECT 1 FROM json_each(new.content) b
+               WHERE b.type <> 'object' OR json_type(iif(b.type = 'object', b.value, '{}'), '$.type') IS NOT 'text')
+    OR EXISTS (SELECT 1 FROM json_each(coalesce(new.contexts, '[]')) c
+               WHERE c.type <> 'object' OR json_type(iif(c.type = 'object', c.value, '{}'), '$.content') IS NOT 'array'
+                 OR json_type(iif(c.type = 'object', c.value, '{}'), '$.source.kind') IS NOT 'text');
+  INSERT INTO _inbox(session, message, route, content, source, contexts, meta, sent_at)
+    SELECT id, new.message_id, new.route, new.content, new.source, coalesce(new.contexts, '[]'), new.meta,
+      coalesce(new.sent_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
+    FROM _session WHERE name = new.session_id;
+END;
+CREATE TRIGGER inbox_update INSTEAD OF UPDATE ON inbox BEGIN SELECT RAISE(ABORT, 'INPUT_INVALID'); END;
+CREATE TRIGGER inbox_delete INSTEAD OF DELETE ON inbox BEGIN DELETE FROM _inbox WHERE id = old.position; END;
+
 CREATE TRIGGER setting_insert INSTEAD OF INSERT ON setting BEGIN
   INSERT OR REPLACE INTO _setting VALUES (new.key, new.value);
 END;
 CREATE TRIGGER setting_delete INSTEAD OF DELETE ON setting BEGIN DELETE FROM _setting WHERE key = old.key; END;
+
+CREATE TRIGGER cache_insert INSTEAD OF INSERT ON cache BEGIN
+  INSERT OR REPLACE INTO _cache VALUES (new.key, new.value);
+END;
+CREATE TRIGGER cache_delete INSTEAD OF DELETE ON cache BEGIN DELETE FROM _cache WHERE key = old.key; END;
+
+CREATE TRIGGER trusted_folder_insert INSTEAD OF INSERT ON trusted_folder BEGIN
+  INSERT OR IGNORE INTO _trust VALUES (new.folder, new.trusted_at);
+END;
+CREATE TRIGGER trusted_folder_delete INSTEAD OF DELETE ON trusted_folder BEGIN
+  DELETE FROM _trust WHERE folder = old.folder;
+END;
 
 -- Indexing follows the log by watermark, at the end of each turn and before each search: a document costs 12 us there
 -- against several times that inside the append, a stock shell can append, and a missed run repairs itself.

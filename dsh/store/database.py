@@ -357,6 +357,8 @@ _REFUSALS = {
     "SESSION_LEASED": "another process drives this session",
     "INVALID_BOUNDARY": "the fork's boundary is not an event of its parent",
     "OPEN_TURN": "the fork's boundary is not the end of a turn",
+    "INPUT_INVALID": "the message is not of the shape that an inbox takes",
+    "INPUT_NOT_JSON": "the message is not JSON",
 }
 
 

@@ -1,9 +1,11 @@
 """Bringing a database to the schema of this program.
 
 A new file gets `schema.sql` as it stands, and the names of all migrations as its history. An older one gets the
-missing migrations, each in one transaction with its record, after a copy of the file was made beside it if a
-migration changes data. A newer or a foreign one is refused before anything is changed (PE-52). Eight processes that
-open one new file together are put in a row by `BEGIN IMMEDIATE`: the first makes the schema, the others find it.
+missing migrations with their records in one transaction, after a copy of the file was made beside it if one of them
+changes data. A migration changes tables only: views, triggers and indexes hold no data, so they are dropped and made
+anew from `schema.sql`, and cannot drift from it. A newer or a foreign file is refused before anything is changed
+(PE-52). Eight processes that open one new file together are put in a row by `BEGIN IMMEDIATE`: the first makes the
+schema, the others find it.
 """
 
 from __future__ import annotations
@@ -22,14 +24,39 @@ APPLICATION_ID = 0x64736864
 
 
 class Migration(NamedTuple):
-    """A named step to the next schema version. `sql` is empty for the first, whose result is schema.sql itself."""
+    """A named step to the next schema version: what it does to tables. The first has none: it made schema.sql."""
 
     name: str
     sql: str = ""
     changes_data: bool = False
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration("initial"),)
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration("initial"),
+    Migration(
+        "inbox",  # messages from other processes; the user's marks on sessions; plugins
+        """
+        ALTER TABLE _session ADD COLUMN pinned INTEGER;
+        ALTER TABLE _session ADD COLUMN hidden INTEGER;
+        ALTER TABLE _lease ADD COLUMN since INTEGER;
+        CREATE TABLE _inbox(
+          id INTEGER PRIMARY KEY AUTOINCREMENT,
+          session INTEGER NOT NULL REFERENCES _session(id),
+          message TEXT NOT NULL UNIQUE,
+          route TEXT NOT NULL CHECK (route IN ('followup', 'queue', 'steer', 'inject', 'cancel')),
+          content TEXT NOT NULL,
+          source TEXT NOT NULL,
+          contexts TEXT NOT NULL DEFAULT '[]',
+          meta TEXT,
+          sent_at INTEGER NOT NULL
+        ) STRICT;
+        CREATE TABLE _cache(
+          key TEXT PRIMARY KEY, value TEXT NOT NULL CHECK (json_valid(value))
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE _trust(folder TEXT PRIMARY KEY, trusted_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+        """,
+    ),
+)
 
 
 def schema_text() -> str:
@@ -78,6 +105,8 @@ def migrate(
             for number, migration in enumerate(migrations[version:], version + 1):
                 if version > 0:
                     run_script(db, migration.sql)
+                    if number == len(migrations):
+                        _remake(db)
                 db.execute(
                     "INSERT INTO _migration(id, name, applied_at, program) VALUES (?, ?, ?, ?)",
                     (number, migration.name, int(time.time() * 1000), __version__),
@@ -88,6 +117,26 @@ def migrate(
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _remake(db: apsw.Connection) -> None:
+    """Views, triggers and indexes as schema.sql has them, and in its order: the last trigger made is the first to fire."""
+    fresh = apsw.Connection(":memory:")
+    try:
+        run_script(fresh, schema_text())
+        wanted = [sql for (sql,) in fresh.execute(_MADE.format(column="sql"))]
+    finally:
+        fresh.close()
+    for kind, name in list(db.execute(_MADE.format(column="type, name"))):
+        db.execute(f'DROP {kind} IF EXISTS "{name}"')
+    for sql in wanted:
+        run_script(db, sql)
+
+
+# Not the indexes that SQLite makes for itself: they have no text.
+_MADE = (
+    "SELECT {column} FROM sqlite_schema WHERE type IN ('view', 'trigger', 'index') AND sql IS NOT NULL ORDER BY rowid"
+)
 
 
 def _current(db: apsw.Connection, wanted: int) -> bool:

@@ -104,6 +104,60 @@ def unset_setting(db: Database, key: str) -> None:
     db.rows("DELETE FROM setting WHERE key = ?", (key,))
 
 
+def set_cache(db: Database, key: str, value: Any) -> None:
+    """Keep what would take long to find out again."""
+    db.rows("INSERT INTO cache(key, value) VALUES (?, ?)", (key, dumps(value)))
+
+
+def trust_folder(db: Database, folder: str) -> None:
+    db.rows("INSERT INTO trusted_folder(folder, trusted_at) VALUES (?, ?)", (folder, now_ms()))
+
+
+def distrust_folder(db: Database, folder: str) -> None:
+    db.rows("DELETE FROM trusted_folder WHERE folder = ?", (folder,))
+
+
+def pin_session(db: Database, session_id: str, at: int | None) -> None:
+    """Pin, or with None unpin."""
+    db.rows("UPDATE session SET pinned = ? WHERE id = ?", (at, session_id))
+
+
+def hide_session(db: Database, session_id: str, at: int | None) -> None:
+    """Leave a session out of lists and searches, or with None take it in again; its events stay."""
+    db.rows("UPDATE session SET hidden = ? WHERE id = ?", (at, session_id))
+
+
+def put_message(
+    db: Database,
+    session_id: str,
+    message_id: str,
+    route: str,
+    content: Any,
+    source: Any,
+    contexts: Any = (),
+    meta: Any = None,
+) -> int:
+    """Leave a message in a session's inbox; its position there.
+
+    `route` is followup, queue, steer, inject or cancel. SESSION_NOT_FOUND, INPUT_INVALID, INPUT_NOT_JSON.
+    """
+    with db.transaction():
+        db.rows(
+            "INSERT INTO inbox(session_id, message_id, route, content, source, contexts, meta, sent_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (session_id, message_id, route, dumps(content), dumps(source), dumps(list(contexts)),
+             None if meta is None else dumps(meta), now_ms()),
+        )  # fmt: skip
+        row = named.row(db, "inbox_position", message=message_id)
+    assert row is not None
+    return int(row[0])
+
+
+def take_message(db: Database, position: int) -> None:
+    """Remove a message; in the transaction that appends the event it becomes, so that it is delivered once."""
+    db.rows("DELETE FROM inbox WHERE position = ?", (position,))
+
+
 def claim_lease(db: Database, session_id: str, holder: str) -> None:
     """Become the driver of a session, taking over a stale lease; SESSION_LEASED if another process holds it (PE-72)."""
     with db.transaction():  # a lease found stale is still so when it is replaced (PE-73)

@@ -160,7 +160,7 @@ def test_a_new_database(tmp_path: Path) -> None:
     assert one.pragma("user_version") == len(MIGRATIONS)
     assert one.pragma("journal_mode") == "wal"
     assert one.integrity() == []
-    assert one.rows("SELECT name FROM migration") == [(m.name,) for m in MIGRATIONS]
+    assert one.rows("SELECT name FROM migration ORDER BY id") == [(m.name,) for m in MIGRATIONS]
     assert one.row("SELECT store_id FROM store") != two.row("SELECT store_id FROM store")
     one.close()
     two.close()
@@ -192,9 +192,7 @@ def test_an_initialization_that_fails_leaves_an_empty_file(tmp_path: Path, monke
 
 # ------------------------------------------------------------------------------------------------------- migrations
 
-ADD = Migration(
-    "add-colour", "ALTER TABLE _store ADD COLUMN colour TEXT; CREATE VIEW colour(c) AS SELECT colour FROM _store;"
-)
+ADD = Migration("add-colour", "ALTER TABLE _store ADD COLUMN colour TEXT;")
 CHANGE = Migration("paint", "UPDATE _store SET colour = 'blue';", changes_data=True)
 BROKEN = Migration("broken", "UPDATE _store SET colour = 'red'; INSERT INTO nowhere VALUES (1);", changes_data=True)
 
@@ -220,6 +218,40 @@ def history(path: Path) -> list[Any]:
         return [r[0] for r in db.execute("SELECT name FROM _migration ORDER BY id")]
 
 
+def colour(path: Path) -> list[Any]:
+    with raw(path) as db:
+        return list(db.execute("SELECT colour FROM _store"))
+
+
+def test_a_first_schema_becomes_the_present_one(tmp_path: Path) -> None:
+    """Tables column by column, everything else word for word, triggers in the order that they fire in."""
+    path = tmp_path / "old.db"
+    with raw(path) as db:
+        functions.register(db)
+        migrations.run_script(db, (Path(__file__).parent / "schema-1.sql").read_text("utf-8"))
+        db.execute("INSERT INTO _store(id, store_id) VALUES (1, 'x')")
+        db.execute("INSERT INTO _migration VALUES (1, 'initial', 0, '0.1.0')")
+        db.pragma("user_version", 1)
+        db.execute("INSERT INTO session(id, cwd) VALUES ('s', '/a')")
+        trigger = '{"turn":1,"trigger":{"kind":"message","source":{"kind":"user"}}}'
+        db.execute("INSERT INTO event(session_id, type, data) VALUES ('s', 'turn/start', ?)", (trigger,))
+    Database.open(path).close()
+    Database.open(tmp_path / "new.db").close()
+
+    def shape(file: Path) -> tuple[Any, ...]:
+        with raw(file) as db:
+            tables = [n for (n,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
+            columns = {
+                t: [c for c in db.execute(f"PRAGMA table_xinfo({t})") if not t.startswith("sqlite_")] for t in tables
+            }
+            made = "SELECT type, name, sql FROM sqlite_schema WHERE type <> 'table' AND sql IS NOT NULL ORDER BY rowid"
+            return columns, list(db.execute(made))
+
+    assert shape(path) == shape(tmp_path / "new.db")
+    with raw(path) as db:
+        assert list(db.execute("SELECT id, cwd, length, open_turn, pinned FROM session")) == [("s", "/a", 1, 1, None)]
+
+
 @pytest.mark.rule("PE-52")
 def test_an_older_schema_is_brought_up_to_date(tmp_path: Path, steps: Callable[..., None]) -> None:
     path = tmp_path / "x.db"
@@ -229,7 +261,7 @@ def test_an_older_schema_is_brought_up_to_date(tmp_path: Path, steps: Callable[.
     db = Database.open(path)
     assert db.pragma("user_version") == len(MIGRATIONS) + 1
     assert history(path) == [*(m.name for m in MIGRATIONS), "add-colour"]
-    assert db.rows("SELECT c FROM colour") == [(None,)]
+    assert colour(path) == [(None,)]
     assert db.rows("SELECT length FROM session") == [(8,)]
     db.close()
     assert not list(tmp_path.glob("x.db.before-*"))  # no data changed, no copy
@@ -244,7 +276,7 @@ def test_a_copy_is_made_before_data_changes(tmp_path: Path, steps: Callable[...,
     before = dump(path)
     steps(ADD, CHANGE)
     db = Database.open(path)
-    assert db.rows("SELECT c FROM colour") == [("blue",)]
+    assert colour(path) == [("blue",)]
     copy = tmp_path / "x.db.before-paint"
     assert dump(copy) == before
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600

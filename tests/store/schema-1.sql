@@ -1,0 +1,502 @@
+-- The whole state of dsh, to be read from top to bottom.
+--
+--   1. Tables   private, named _like_this; nothing outside this file touches them.
+--   2. Views    public, plain nouns; the program and a stock sqlite3 shell read the same ones.
+--   3. Rules    triggers: they make views writable and refuse what docs/spec forbids, each with a stable code.
+--
+-- Everything here loads in SQLite 3.40. Only the search index needs functions of ours (segment, search_tags); they are
+-- kept away from the triggers of `event`, so that a stock shell can append and is told the code when it may not.
+
+PRAGMA application_id = 0x64736864;  -- "dshd"
+
+-------------------------------------------------------------------------------------------------- 1. tables
+
+CREATE TABLE _store(                 -- one row: this database's identity, and how far the search index has read
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  store_id TEXT NOT NULL,
+  indexed INTEGER NOT NULL DEFAULT 0  -- every document of an event up to this internal id is in `search`
+) STRICT;
+
+CREATE TABLE _migration(             -- what made this schema, in order
+  id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, applied_at INTEGER NOT NULL, program TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE _session(               -- header fields, then state that triggers keep; a row exists iff it has events
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  version INTEGER NOT NULL DEFAULT 0,
+  created_at INTEGER NOT NULL,       -- epoch ms
+  cwd TEXT,
+  parent TEXT,
+  seed_length INTEGER,
+  delegation_depth INTEGER NOT NULL DEFAULT 0,
+  incarnation TEXT NOT NULL,         -- fresh at each creation, so a re-created id is another log
+  start INTEGER NOT NULL DEFAULT 0,  -- first seq of its own: a fork reads those below; -1 while it is being deleted
+  generation INTEGER NOT NULL DEFAULT 0,  -- committed surface replacements
+  turns INTEGER NOT NULL DEFAULT 0,  -- number of the last turn
+  steps INTEGER NOT NULL DEFAULT 0,  -- number of the last step of the open turn
+  open_turn INTEGER,
+  open_step INTEGER,
+  updated_at INTEGER NOT NULL        -- time of the last event that opened or closed a turn or step
+) STRICT;
+
+CREATE TABLE _event(                 -- one row per event, under the session that wrote it
+  id INTEGER PRIMARY KEY,
+  session INTEGER NOT NULL REFERENCES _session(id),
+  seq INTEGER NOT NULL,
+  type TEXT NOT NULL,
+  time INTEGER NOT NULL,             -- epoch ms
+  data TEXT NOT NULL,                -- JSON
+  source TEXT,                       -- JSON array of earlier seqs, NULL if not recorded
+  op TEXT,                           -- JSON: how the event joined the surface; NULL for log-only events
+  UNIQUE (session, seq)
+) STRICT;
+-- Chunks are most of the rows and are only ever read by seq, so no other index carries them. A query that wants one
+-- of these indexes must repeat its WHERE term.
+CREATE INDEX _event_type ON _event(session, type, seq) WHERE type <> 'assistant/chunk';
+CREATE INDEX _event_call ON _event(session, data ->> 'callId') WHERE type IN ('tool/call', 'tool/result');
+CREATE INDEX _event_usage ON _event(session, seq)
+  WHERE type = 'assistant/chunk' AND data ->> '$.chunk.type' = 'usage';
+
+CREATE TABLE _lineage(               -- a session sees the events of `owner` below `hi`; a fork of depth d has d+1 rows
+  session INTEGER NOT NULL REFERENCES _session(id),
+  hi INTEGER NOT NULL,
+  owner INTEGER NOT NULL REFERENCES _session(id),  -- last: SQLite 3.40 checks such tables by position, key first
+  PRIMARY KEY (session, hi)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX _lineage_owner ON _lineage(owner);
+
+CREATE TABLE _surface(               -- what the model sees, in order of (ord)
+  session INTEGER NOT NULL REFERENCES _session(id),
+  seq INTEGER NOT NULL,
+  ord INTEGER NOT NULL,              -- own seq, or for a replacement the ord of the first node it removed
+  event INTEGER NOT NULL,            -- _event.id
+  died INTEGER,                      -- seq of the event that replaced it
+  PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX _surface_now ON _surface(session, ord, seq, event) WHERE died IS NULL;
+
+CREATE TABLE _lease(                 -- the process that drives a session
+  session INTEGER PRIMARY KEY REFERENCES _session(id),
+  holder TEXT NOT NULL,              -- random token of one agent in one process
+  pid INTEGER NOT NULL,
+  boot_id TEXT NOT NULL,
+  process_start TEXT NOT NULL,       -- tells a reused pid from the holder
+  heartbeat INTEGER NOT NULL         -- epoch ms
+) STRICT;
+
+CREATE TABLE _setting(               -- values of `dsh config set`
+  key TEXT PRIMARY KEY, value TEXT NOT NULL CHECK (json_valid(value))
+) STRICT, WITHOUT ROWID;
+
+-------------------------------------------------------------------------------------------------- 2. views
+
+-- The next seq of a session is read off its last event, not counted: a counter would have every append write one more
+-- page. The index on (session, seq) finds it in one seek.
+CREATE VIEW _length(session, length) AS
+  SELECT s.id, coalesce((SELECT e.seq + 1 FROM _event e WHERE e.session = s.id ORDER BY e.seq DESC LIMIT 1), s.start)
+  FROM _session s;
+
+CREATE VIEW session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth, incarnation, revision,
+    length, replace_generation, turns, steps, open_turn, open_step, updated_at) AS
+  SELECT s.name, s.version, s.created_at, s.cwd, s.parent, s.seed_length, s.delegation_depth, s.incarnation,
+    l.length,                        -- a log only grows, so its length names its state (PE-45)
+    l.length, s.generation, s.turns, s.steps, s.open_turn, s.open_step, s.updated_at
+  FROM _session s JOIN _length l ON l.session = s.id;
+
+CREATE VIEW fork(id, parent_session, boundary, created_at, cwd) AS  -- sessions that share their parent's first events
+  SELECT name, parent, seed_length - 1, created_at, cwd FROM _session s
+  WHERE EXISTS (SELECT 1 FROM _lineage l WHERE l.session = s.id AND l.owner <> s.id);
+
+CREATE VIEW event(session_id, seq, type, time, data, source_event_seqs, surface_op) AS
+  SELECT s.name, e.seq, e.type, e.time, e.data, e.source, e.op
+  FROM _session s JOIN _lineage l ON l.session = s.id JOIN _event e ON e.session = l.owner AND e.seq < l.hi;
+
+CREATE VIEW driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op) AS
+  SELECT NULL, * FROM event WHERE false;  -- never has rows; takes the appends of a session's driver (PE-72, PE-74)
+
+CREATE VIEW _landmark(session, owner, id, seq, type, time, data) AS  -- everything but chunks, by internal id
+  SELECT l.session, l.owner, e.id, e.seq, e.type, e.time, e.data
+  FROM _lineage l JOIN _event e ON e.session = l.owner AND e.seq < l.hi
+  WHERE e.type <> 'assistant/chunk';
+
+CREATE VIEW surface(session_id, position, seq, type, data) AS  -- the nodes the model sees, by position
+  SELECT s.name, v.ord, v.seq, e.type, e.data
+  FROM _session s JOIN _surface v ON v.session = s.id AND v.died IS NULL JOIN _event e ON e.id = v.event;
+
+CREATE VIEW surface_history(session_id, position, seq, type, replaced_by) AS  -- shadowed nodes too
+  SELECT s.name, v.ord, v.seq, e.type, v.died
+  FROM _session s JOIN _surface v ON v.session = s.id JOIN _event e ON e.id = v.event;
+
+CREATE VIEW message(session_id, position, seq, role, content, provenance) AS  -- SE-20, SE-21
+  SELECT session_id, position, seq, iif(type = 'assistant/message', 'assistant', 'user'),
+    iif(type = 'tool/result',
+      json_array(json_object('type', 'tool-result', 'toolCallId', data -> 'callId', 'content', data -> 'content',
+        'isError', data -> 'isError')),
+      data -> 'content'),
+    iif(type = 'assistant/message', data -> 'provenance', NULL)
+  FROM surface WHERE NOT (type = 'assistant/message' AND data -> 'content' = '[]');
+
+CREATE VIEW turn(session_id, turn, start_seq, end_seq, started_at, ended_at, trigger, reason, outcome) AS
+  SELECT s.name, b.data ->> 'turn', b.seq, x.seq, b.time, x.time, b.data -> 'trigger', x.data -> 'reason',
+    x.data ->> '$.reason.kind'
+  FROM _session s JOIN _landmark b ON b.session = s.id AND b.type = 'turn/start'
+  LEFT JOIN _event x ON x.session = b.owner AND x.type = 'turn/end' AND x.type <> 'assistant/chunk' AND x.seq =
+    (SELECT min(n.seq) FROM _event n
+     WHERE n.session = b.owner AND n.type = 'turn/end' AND n.type <> 'assistant/chunk' AND n.seq > b.seq);
+
+CREATE VIEW step(session_id, turn, step, start_seq, end_seq, started_at, ended_at) AS
+  SELECT s.name, b.data ->> 'turn', b.data ->> 'step', b.seq, x.seq, b.time, x.time
+  FROM _session s JOIN _landmark b ON b.session = s.id AND b.type = 'step/start'
+  LEFT JOIN _event x ON x.session = b.owner AND x.type = 'step/end' AND x.type <> 'assistant/chunk' AND x.seq =
+    (SELECT min(n.seq) FROM _event n
+     WHERE n.session = b.owner AND n.type = 'step/end' AND n.type <> 'assistant/chunk' AND n.seq > b.seq);
+
+CREATE VIEW tool_call(session_id, turn, step, call_id, name, arguments, seq, result_seq, is_error, error_code, content,
+    ms) AS  -- a call and its result share a step, and a fork ends at a turn's end, so both have one owner
+  SELECT s.name, c.data ->> 'turn', c.data ->> 'step', c.data ->> 'callId', c.data ->> 'name', c.data ->> 'arguments',
+    c.seq, r.seq, r.data ->> 'isError', r.data ->> '$.error.code', r.data -> 'content', r.time - c.time
+  FROM _session s JOIN _landmark c ON c.session = s.id AND c.type = 'tool/call'
+  LEFT JOIN _event r ON r.session = c.owner AND r.type IN ('tool/call', 'tool/result') AND r.type = 'tool/result'
+    AND r.data ->> 'callId' = c.data ->> 'callId' AND r.op = '"append"'
+    AND r.data ->> 'step' = c.data ->> 'step' AND r.data ->> 'turn' = c.data ->> 'turn';
+
+CREATE VIEW usage(session_id, turn, step, start_seq, provider, model, input_tokens, output_tokens, cache_read_tokens,
+    cache_write_tokens, reasoning_tokens) AS  -- one row per step that reported (SE-35), failed attempts too
+  SELECT session_id, turn, step, start_seq, provider, model, u ->> 'inputTokens', u ->> 'outputTokens', u ->> 'cacheReadTokens',
+    u ->> 'cacheWriteTokens', u ->> 'reasoningTokens'
+  FROM (
+    SELECT s.name AS session_id, b.data ->> 'turn' AS turn, b.data ->> 'step' AS step, b.seq AS start_seq,
+      h.data ->> '$.header.config.provider' AS provider, h.data ->> '$.header.config.model' AS model,
+      coalesce(
+        (SELECT c.data -> '$.chunk.usage' FROM _event c
+         WHERE c.session = b.owner AND c.type = 'assistant/chunk' AND c.data ->> '$.chunk.type' = 'usage'
+           AND c.seq > b.seq AND c.data ->> 'turn' = b.data ->> 'turn' AND c.data ->> 'step' = b.data ->> 'step'
+         ORDER BY c.seq LIMIT 1),
+        (SELECT a.data -> 'usage' FROM _event a
+         WHERE a.session = b.owner AND a.type = 'assistant/message' AND a.type <> 'assistant/chunk' AND a.seq > b.seq
+           AND a.data ->> 'turn' = b.data ->> 'turn' AND a.data ->> 'step' = b.data ->> 'step'
+         ORDER BY a.seq LIMIT 1)) AS u
+    FROM _session s JOIN _landmark b ON b.session = s.id AND b.type = 'step/start'
+    LEFT JOIN _event h ON h.id =
+      (SELECT r.id FROM _landmark r WHERE r.session = s.id AND r.type = 'request/header' AND r.seq <=
+         coalesce((SELECT min(e.seq) FROM _event e
+                   WHERE e.session = b.owner AND e.type = 'step/end' AND e.type <> 'assistant/chunk' AND e.seq > b.seq),
+           9223372036854775807)
+       ORDER BY r.seq DESC LIMIT 1)
+  ) WHERE u IS NOT NULL;
+
+CREATE VIEW request_header(session_id, seq, header, reason) AS
+  SELECT s.name, h.seq, h.data -> 'header', h.data ->> 'reason'
+  FROM _session s JOIN _landmark h ON h.session = s.id AND h.type = 'request/header';
+
+CREATE VIEW todo(session_id, position, status, content) AS  -- the current list (SE-60)
+  SELECT s.name, t.key, iif(t.type = 'object', t.value ->> 'status', NULL), iif(t.type = 'object', t.value ->> 'content', NULL)
+  FROM _session s JOIN _landmark w ON w.session = s.id AND w.type = 'todo/write' AND w.seq =
+      (SELECT max(n.seq) FROM _landmark n WHERE n.session = s.id AND n.type = 'todo/write')
+    JOIN json_each(w.data, '$.todos') t;
+
+CREATE VIEW title(session_id, title, origin) AS  -- the last one given, else how the first prompt of a person begins
+  SELECT name, coalesce(given, substr(prompt, 1, 200)), iif(given IS NULL, 'prompt', 'event')
+  FROM (
+    SELECT s.name,
+      (SELECT t.data ->> 'title' FROM _landmark t WHERE t.session = s.id AND t.type = 'session/title'
+       ORDER BY t.seq DESC LIMIT 1) AS given,
+      (SELECT coalesce(p.data ->> '$.envelope.displayContent[0].text', p.data ->> '$.content[0].text')
+       FROM _landmark p WHERE p.session = s.id AND p.type = 'user/message' AND p.data ->> '$.source.kind' = 'user'
+       ORDER BY p.seq LIMIT 1) AS prompt
+    FROM _session s
+  );
+
+CREATE VIEW lease(session_id, holder, pid, boot_id, process_start, heartbeat, replaces) AS
+  SELECT s.name, l.holder, l.pid, l.boot_id, l.process_start, l.heartbeat, NULL
+  FROM _lease l JOIN _session s ON s.id = l.session;
+
+CREATE VIEW setting(key, value) AS SELECT key, value FROM _setting;
+
+CREATE VIEW migration(id, name, applied_at, program) AS SELECT id, name, applied_at, program FROM _migration;
+
+CREATE VIEW store(store_id, schema_version, sessions, search_indexed, last_event) AS
+  SELECT store_id, (SELECT max(id) FROM _migration), (SELECT count(*) FROM _session), indexed,
+    (SELECT coalesce(max(id), 0) FROM _event)
+  FROM _store;
+
+------------------------------------------------------------------------------------------ full-text search
+
+CREATE VIEW search_document(id, session_id, seq, type, time, text) AS  -- what an event says to a person (SQ-40, SQ-41)
+  SELECT * FROM (SELECT e.id, s.name, e.seq, e.type, e.time,
+    (SELECT group_concat(part, char(10)) FROM (
+      SELECT trim(part, char(9, 10, 11, 12, 13, 32)) AS part FROM (
+        -- Only text counts, whatever else a field may hold: hence fields by json_each, which tells their type. The
+        -- first two columns are the order: block, part of the block.
+        SELECT b.key AS block, f.key = 'arguments' AS place, f.atom AS part
+        FROM json_each(e.data, '$.content') b JOIN json_each(iif(b.type = 'object', b.value, '{}')) f
+        WHERE f.type = 'text' AND (iif(b.type = 'object', b.value ->> 'type', ''), f.key) IN
+          (VALUES ('text', 'text'), ('reasoning', 'text'), ('tool-call', 'name'), ('tool-call', 'arguments'))
+        UNION ALL
+        SELECT b.key, 2 * n.key + (f.key = 'arguments'), f.atom
+        FROM json_each(e.data, '$.content') b
+          JOIN json_each(iif(b.type = 'object' AND iif(b.type = 'object', b.value ->> 'type', '') = 'tool-result',
+            b.value, '{}'), '$.content') n
+          JOIN json_each(iif(n.type = 'object', n.value, '{}')) f
+        WHERE f.type = 'text' AND (iif(n.type = 'object', n.value ->> 'type', ''), f.key) IN
+          (VALUES ('text', 'text'), ('reasoning', 'text'), ('tool-call', 'name'), ('tool-call', 'arguments'))
+        UNION ALL
+        SELECT 1e9 + t.key, f.key = 'content', f.atom
+        FROM json_each(e.data, '$.todos') t JOIN json_each(iif(t.type = 'object', t.value, '{}')) f
+        WHERE e.type = 'todo/write' AND f.type = 'text' AND f.key IN ('status', 'content')
+        UNION ALL
+        SELECT 1e9, f.key IN ('arguments', 'code'), f.atom
+        FROM json_each(e.data, iif(e.type = 'tool/result', '$.error', '$')) f
+        WHERE f.type = 'text' AND (e.type, f.key) IN (VALUES ('tool/call', 'name'), ('tool/call', 'arguments'),
+          ('prompt/blocked', 'reason'), ('tool/result', 'name'), ('tool/result', 'code'))
+        UNION ALL
+        SELECT 1e9, 0, e.data ->> '$.reason.kind' WHERE e.type = 'turn/end' AND e.data ->> '$.reason.kind' IN
+          ('error', 'rejected', 'aborted', 'disposed', 'max-tokens', 'interrupted')
+        UNION ALL
+        SELECT 1e9, 1 + (f.key = 'code'), f.atom
+        FROM json_each(e.data, iif(e.data ->> '$.reason.kind' = 'error' AND
+          json_type(e.data, '$.reason.failure') = 'object', '$.reason.failure', '$.reason')) f
+        WHERE e.type = 'turn/end' AND f.type = 'text' AND (e.data ->> '$.reason.kind', f.key) IN
+          (VALUES ('error', 'message'), ('error', 'code'), ('rejected', 'reason'))
+      ) ORDER BY block, place
+    ) WHERE part <> '') AS text
+  FROM _event e JOIN _session s ON s.id = e.session
+  WHERE e.type <> 'assistant/chunk' AND e.type IN ('user/message', 'assistant/message', 'steering/message',
+    'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end')) WHERE text IS NOT NULL;
+
+-- What the index reads back: FTS5 prepares this without virtual tables, so no json_each here; `segment` extracts the
+-- text itself, puts spaces between CJK characters and adds the words of camelCase names.
+CREATE VIEW _search_source(id, text, tags) AS
+  SELECT e.id, segment(e.type, e.data), search_tags(e.type, s.name, s.cwd)
+  FROM _event e JOIN _session s ON s.id = e.session
+  WHERE e.type <> 'assistant/chunk' AND e.type IN ('user/message', 'assistant/message', 'steering/message',
+    'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end');
+CREATE VIRTUAL TABLE search USING fts5(text, tags, content = '_search_source', content_rowid = 'id',
+  tokenize = 'unicode61');
+-- The indexed words and how many documents have each: `conf*` is looked up here, a tenth of what FTS5 takes to merge
+-- the lists of every word that begins so.
+CREATE VIRTUAL TABLE search_word USING fts5vocab(search, row);
+
+-------------------------------------------------------------------------------------------------- 3. rules
+
+---------------------------------------------------------------------------------- creating and deleting sessions
+
+CREATE TRIGGER session_insert INSTEAD OF INSERT ON session BEGIN
+  SELECT RAISE(ABORT, 'HEADER_INVALID') WHERE                                                         -- SE-53, PE-2
+    typeof(new.id) <> 'text' OR new.id = '' OR coalesce(new.version, 0) IS NOT 0
+    OR (new.created_at IS NOT NULL
+        AND (typeof(new.created_at) <> 'integer' OR new.created_at NOT BETWEEN 0 AND 9007199254740991))
+    OR (new.cwd IS NOT NULL AND NOT (typeof(new.cwd) = 'text' AND (new.cwd GLOB '/*' OR new.cwd GLOB '[A-Za-z]:*')))
+    OR (new.parent_session IS NOT NULL AND (typeof(new.parent_session) <> 'text' OR new.parent_session = ''))
+    OR (new.seed_length IS NOT NULL AND (typeof(new.seed_length) <> 'integer' OR new.seed_length < 0))
+    OR (new.delegation_depth IS NOT NULL AND (typeof(new.delegation_depth) <> 'integer' OR new.delegation_depth < 0));
+  SELECT RAISE(ABORT, 'SESSION_ALREADY_EXISTS') WHERE EXISTS (SELECT 1 FROM _session WHERE name = new.id);
+  INSERT INTO _session(name, created_at, cwd, parent, seed_length, delegation_depth, incarnation, updated_at)
+    SELECT new.id, t.at, new.cwd, new.parent_session, new.seed_length, coalesce(new.delegation_depth, 0),
+      lower(hex(randomblob(16))), t.at
+    FROM (SELECT coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) AS at) t;
+  INSERT INTO _lineage SELECT id, 9223372036854775807, id FROM _session WHERE name = new.id;
+END;
+
+CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                                            -- SE-55, SE-56
+  SELECT RAISE(ABORT, 'HEADER_INVALID') WHERE typeof(new.id) <> 'text' OR new.id = ''
+    OR (new.created_at IS NOT NULL
+        AND (typeof(new.created_at) <> 'integer' OR new.created_at NOT BETWEEN 0 AND 9007199254740991))
+    OR (new.cwd IS NOT NULL AND NOT (typeof(new.cwd) = 'text' AND (new.cwd GLOB '/*' OR new.cwd GLOB '[A-Za-z]:*')));
+  SELECT RAISE(ABORT, 'SESSION_ALREADY_EXISTS') WHERE EXISTS (SELECT 1 FROM _session WHERE name = new.id);
+  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.parent_session);
+  SELECT RAISE(ABORT, 'INVALID_BOUNDARY') WHERE typeof(new.boundary) <> 'integer'
+    OR NOT EXISTS (SELECT 1 FROM event WHERE session_id = new.parent_session AND seq = new.boundary);
+  SELECT RAISE(ABORT, 'OPEN_TURN') WHERE NOT EXISTS
+    (SELECT 1 FROM event WHERE session_id = new.parent_session AND seq = new.boundary AND type = 'turn/end');
+  INSERT INTO _session(name, created_at, cwd, parent, seed_length, delegation_depth, incarnation, start, turns,
+      generation, updated_at)
+    SELECT new.id, coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+      coalesce(new.cwd, p.cwd), p.name, new.boundary + 1, 0, lower(hex(randomblob(16))), new.boundary + 1,
+      b.data ->> 'turn', 0, b.time
+    FROM _session p JOIN event b ON b.session_id = p.name AND b.seq = new.boundary WHERE p.name = new.parent_session;
+  -- Owners are taken over as far as they reach below the boundary. An owner's own events begin where the ancestor
+  -- before it ends, so the first lineage row whose hi passes the boundary is the boundary's writer, cut there.
+  INSERT INTO _lineage SELECT c.id, min(l.hi, new.boundary + 1), l.owner
+    FROM _session c, _session p JOIN _lineage l ON l.session = p.id
+    WHERE c.name = new.id AND p.name = new.parent_session
+      AND coalesce((SELECT max(e.hi) FROM _lineage e WHERE e.session = l.session AND e.hi < l.hi), 0) <= new.boundary;
+  INSERT INTO _lineage SELECT id, 9223372036854775807, id FROM _session WHERE name = new.id;
+  -- The surface as of the boundary, read from the boundary's writer: it alone has every node that was ever on it.
+  INSERT INTO _surface(session, seq, ord, event)
+    SELECT c.id, v.seq, v.ord, v.event FROM _session c JOIN _lineage l ON l.session = c.id AND l.hi = new.boundary + 1
+    JOIN _surface v ON v.session = l.owner AND v.seq <= new.boundary AND (v.died IS NULL OR v.died > new.boundary)
+    WHERE c.name = new.id;
+  -- Of the writer's replacements those count that the child sees too; a replacement is a node not in its own place.
+  UPDATE _session SET generation =
+      (SELECT w.generation - (SELECT count(*) FROM _surface v
+                              WHERE v.session = w.id AND v.seq > new.boundary AND v.ord <> v.seq)
+       FROM _lineage l JOIN _session w ON w.id = l.owner WHERE l.session = _session.id AND l.hi = new.boundary + 1)
+    WHERE name = new.id;
+END;
+
+CREATE TRIGGER session_update INSTEAD OF UPDATE ON session BEGIN SELECT RAISE(ABORT, 'SESSION_IMMUTABLE'); END;
+
+CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
+  SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _lease l JOIN _session s ON s.id = l.session WHERE s.name = old.id;
+  SELECT RAISE(ABORT, 'SESSION_HAS_FORKS') FROM _session s JOIN _lineage l ON l.owner = s.id AND l.session <> s.id
+    WHERE s.name = old.id;
+  INSERT INTO search(search, rowid, text, tags) SELECT 'delete', d.id, d.text, d.tags FROM _search_source d
+    WHERE d.id IN (SELECT e.id FROM _event e JOIN _session s ON s.id = e.session JOIN _store t
+                   WHERE s.name = old.id AND e.id <= t.indexed);
+  DELETE FROM _surface WHERE session = (SELECT id FROM _session WHERE name = old.id);
+  DELETE FROM _lineage WHERE session = (SELECT id FROM _session WHERE name = old.id);
+  UPDATE _session SET start = -1 WHERE name = old.id;                       -- lets the guard below pass
+  DELETE FROM _event WHERE session = (SELECT id FROM _session WHERE name = old.id);
+  DELETE FROM _session WHERE name = old.id;
+  UPDATE _store SET indexed = min(indexed, (SELECT coalesce(max(id), 0) FROM _event));  -- ids above it may come again
+END;
+
+------------------------------------------------------------------------------------------------------ appending
+
+-- A driven session takes events from the holder of its lease alone, one that nobody drives from anybody: a driver that
+-- was put aside is told at its next write, whatever the new one has written by then.
+CREATE TRIGGER driver_event_insert INSTEAD OF INSERT ON driver_event BEGIN
+  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
+  SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _session s WHERE s.name = new.session_id
+    AND new.holder IS NOT (SELECT l.holder FROM _lease l WHERE l.session = s.id);
+  INSERT INTO _event(session, seq, type, time, data, source, op)
+    SELECT id, coalesce(new.seq, (SELECT l.length FROM _length l WHERE l.session = id)), new.type,
+      coalesce(new.time, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), new.data,
+      new.source_event_seqs, new.surface_op
+    FROM _session WHERE name = new.session_id;
+END;
+CREATE TRIGGER event_insert INSTEAD OF INSERT ON event BEGIN
+  INSERT INTO driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op)
+    VALUES (NULL, new.session_id, new.seq, new.type, new.time, new.data, new.source_event_seqs, new.surface_op);
+END;
+CREATE TRIGGER event_update INSTEAD OF UPDATE ON event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
+CREATE TRIGGER event_delete INSTEAD OF DELETE ON event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
+
+-- The checks stand on the table itself, so that no way of inserting goes round them. They are two triggers, not nine:
+-- asking each of nine for its WHEN made an append a tenth slower. SQLite runs the triggers of a moment from the last
+-- created to the first, so what every event must obey stands last and is asked first.
+
+CREATE TRIGGER _event_kinds BEFORE INSERT ON _event WHEN new.type <> 'assistant/chunk' BEGIN
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op <> '"append"' AND (                                       -- SE-12
+    json_valid(new.op) IS NOT 1 OR json_type(new.op) <> 'object'
+    OR (SELECT count(*) FROM json_each(new.op)) <> 3 OR new.op ->> 'op' IS NOT 'replace'
+    OR json_type(new.op, '$.start') IS NOT 'integer' OR json_type(new.op, '$.end') IS NOT 'integer');
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op IS NOT NULL AND (             -- a list of blocks, or no message
+    json_type(new.data, '$.content') IS NOT 'array'
+    OR EXISTS (SELECT 1 FROM json_each(new.data, '$.content') WHERE type <> 'object'));
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.source IS NOT NULL AND (                                     -- SE-13
+    json_valid(new.source) IS NOT 1 OR json_type(new.source) <> 'array'
+    OR (json_array_length(new.source) = 0 AND new.type <> 'assistant/message'));
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM (
+    SELECT count(*) <> count(DISTINCT j.value) AS repeats, total(j.type <> 'integer' OR j.value < 0 OR j.value >= new.seq) AS bad
+    FROM json_each(new.source) j) WHERE repeats OR bad;
+  SELECT RAISE(ABORT, 'INVARIANT') WHERE new.type = 'tool/result' AND new.op = '"append"'                       -- SE-44
+    AND new.data ->> '$.error.code' IS NOT 'TOOL_NOT_STARTED' AND NOT EXISTS (
+      SELECT 1 FROM _event c WHERE c.session = new.session AND c.type IN ('tool/call', 'tool/result') AND c.type = 'tool/call'
+        AND c.data ->> 'callId' = new.data ->> 'callId' AND c.data ->> 'step' = new.data ->> 'step'
+        AND c.data ->> 'turn' = new.data ->> 'turn');
+  SELECT RAISE(ABORT, 'INVARIANT') WHERE new.type = 'turn/end' AND new.data ->> '$.reason.kind' = 'aborted'     -- SE-51
+    AND new.data -> 'reason' <> '{"kind":"aborted"}';
+  SELECT RAISE(ABORT, 'INVARIANT') WHERE new.type = 'assistant/message' AND (                                   -- SE-51
+    json_type(new.data, '$.provenance.provider') IS NOT 'text' OR json_type(new.data, '$.provenance.model') IS NOT 'text'
+    OR new.data ->> '$.provenance.provider' = '' OR new.data ->> '$.provenance.model' = '');
+  SELECT RAISE(ABORT, 'HEADER_INVALID') WHERE new.type = 'request/header' AND (                                 -- SE-51
+    coalesce(new.data ->> '$.header.config.provider', '') = ''
+    OR coalesce(new.data ->> '$.header.config.model', '') = '' OR new.data ->> '$.header.config.reasoningEffort' = ''
+    OR json_type(new.data, '$.header.config.provider') <> 'text' OR json_type(new.data, '$.header.config.model') <> 'text'
+    OR json_type(new.data, '$.header.config.reasoningEffort') <> 'text');
+  SELECT RAISE(ABORT, 'LEGACY_EVENT') WHERE new.type IN ('request/header-delta', 'mode/set')                    -- SE-9
+    OR (new.type = 'request/header' AND new.data ->> 'reason' = 'fallback');
+END;
+
+-- The id test is for INSERT OR REPLACE, which deletes the row in its way without firing a DELETE trigger. An id that
+-- SQLite is left to choose is -1 here; nobody may choose one like it (_event_appended).
+CREATE TRIGGER _event_rules BEFORE INSERT ON _event BEGIN
+  SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.seq IS NOT (SELECT length FROM _length WHERE session = new.session)  -- PE-3
+    OR (new.id > 0 AND EXISTS (SELECT 1 FROM _event WHERE id = new.id));
+  SELECT RAISE(ABORT, 'EVENT_NOT_JSON') WHERE json_valid(new.data) IS NOT 1 OR new.type = '' OR new.time < 0;    -- SE-2
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE                                                                   -- SE-5
+    (new.type IN ('user/message', 'assistant/message', 'tool/result', 'steering/message')) IS NOT (new.op IS NOT NULL)
+    OR (new.op IS NULL AND new.source IS NOT NULL);
+  -- Numbers are compared as JSON text: as values, 1 would equal "1" and true.
+  SELECT RAISE(ABORT, 'INVARIANT') FROM _session s WHERE s.id = new.session AND NOT CASE          -- SE-40 to 43, SE-46
+    WHEN new.type = 'assistant/chunk' OR new.type IN ('assistant/message', 'tool/call', 'step/end')
+        OR (new.type = 'tool/result' AND new.op = '"append"')
+      THEN s.open_step IS NOT NULL
+        AND new.data -> 'turn' IS (s.open_turn || '') AND new.data -> 'step' IS (s.open_step || '')
+    WHEN new.type = 'turn/start' THEN s.open_turn IS NULL AND new.data -> 'turn' IS ((s.turns + 1) || '')
+    WHEN new.type = 'turn/end'
+      THEN s.open_turn IS NOT NULL AND s.open_step IS NULL AND new.data -> 'turn' IS (s.open_turn || '')
+    WHEN new.type = 'step/start'
+      THEN s.open_turn IS NOT NULL AND s.open_step IS NULL
+        AND new.data -> 'turn' IS (s.open_turn || '') AND new.data -> 'step' IS ((s.steps + 1) || '')
+    ELSE s.open_turn IS NOT NULL END;
+END;
+
+CREATE TRIGGER _event_immutable BEFORE UPDATE ON _event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
+CREATE TRIGGER _event_kept BEFORE DELETE ON _event BEGIN
+  SELECT RAISE(ABORT, 'EVENT_IMMUTABLE') FROM _session WHERE id = old.session AND start >= 0; END;
+
+CREATE TRIGGER _event_replaced AFTER INSERT ON _event WHEN new.op <> '"append"' BEGIN
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE (                                                          -- SE-11, SE-12
+    (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start' AND died IS NULL)
+    <= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'end' AND died IS NULL)) IS NOT 1;
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM _event e WHERE new.type = 'tool/result'                           -- SE-15
+    AND e.id = (SELECT event FROM _surface WHERE session = new.session AND seq = new.op ->> 'start')
+    AND (e.type <> 'tool/result' OR new.op ->> 'start' <> new.op ->> 'end'
+      OR EXISTS (SELECT fullkey, type, atom FROM json_tree(json_remove(e.data, '$.content'))
+                 EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content')))
+      OR EXISTS (SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content'))
+                 EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(e.data, '$.content'))));
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM _surface WHERE session = new.session AND died IS NULL             -- SE-14
+    AND ord >= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start')
+    AND ord <= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'end')
+    AND seq NOT IN (SELECT value FROM json_each(coalesce(new.source, '[]')));
+  UPDATE _surface SET died = new.seq WHERE session = new.session AND died IS NULL
+    AND ord >= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start')
+    AND ord <= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'end');
+  INSERT INTO _surface(session, seq, ord, event) VALUES (new.session, new.seq,
+    (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start'), new.id);
+  UPDATE _session SET generation = generation + 1 WHERE id = new.session;                                       -- SE-16
+END;
+CREATE TRIGGER _event_appended AFTER INSERT ON _event BEGIN
+  SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.id < 1;
+  INSERT INTO _surface(session, seq, ord, event)                                                                -- SE-10
+    SELECT new.session, new.seq, new.seq, new.id WHERE new.op = '"append"';
+  UPDATE _session SET updated_at = new.time,
+    turns = turns + (new.type = 'turn/start'),
+    steps = CASE new.type WHEN 'turn/start' THEN 0 WHEN 'step/start' THEN steps + 1 ELSE steps END,
+    open_turn = CASE new.type WHEN 'turn/start' THEN turns + 1 WHEN 'turn/end' THEN NULL ELSE open_turn END,
+    open_step = CASE new.type WHEN 'step/start' THEN steps + 1 WHEN 'step/end' THEN NULL ELSE open_step END
+  WHERE id = new.session AND new.type IN ('turn/start', 'turn/end', 'step/start', 'step/end');
+END;
+
+------------------------------------------------------------------------------------------- leases, settings, index
+
+CREATE TRIGGER lease_insert INSTEAD OF INSERT ON lease BEGIN                        -- claim, take over, heartbeat (PE-73)
+  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
+  SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _lease l JOIN _session s ON s.id = l.session
+    WHERE s.name = new.session_id AND l.holder <> new.holder AND l.holder IS NOT new.replaces;
+  INSERT OR REPLACE INTO _lease(session, holder, pid, boot_id, process_start, heartbeat)
+    SELECT id, new.holder, new.pid, new.boot_id, new.process_start, new.heartbeat FROM _session
+    WHERE name = new.session_id;
+END;
+CREATE TRIGGER lease_update INSTEAD OF UPDATE ON lease BEGIN SELECT RAISE(ABORT, 'SESSION_LEASED'); END;
+CREATE TRIGGER lease_delete INSTEAD OF DELETE ON lease BEGIN
+  DELETE FROM _lease WHERE holder = old.holder AND session = (SELECT id FROM _session WHERE name = old.session_id);
+END;
+
+CREATE TRIGGER setting_insert INSTEAD OF INSERT ON setting BEGIN
+  INSERT OR REPLACE INTO _setting VALUES (new.key, new.value);
+END;
+CREATE TRIGGER setting_delete INSTEAD OF DELETE ON setting BEGIN DELETE FROM _setting WHERE key = old.key; END;
+
+-- Indexing follows the log by watermark, at the end of each turn and before each search: a document costs 12 us there
+-- against several times that inside the append, a stock shell can append, and a missed run repairs itself.
+CREATE TRIGGER store_update INSTEAD OF UPDATE OF search_indexed ON store BEGIN
+  INSERT INTO search(rowid, text, tags) SELECT id, text, tags FROM _search_source
+    WHERE id > (SELECT indexed FROM _store) AND id <= new.search_indexed;
+  UPDATE _store SET indexed = max(indexed, min(new.search_indexed, (SELECT coalesce(max(id), 0) FROM _event)));
+END;
