@@ -120,7 +120,7 @@ def migrate(
 
 
 def _remake(db: apsw.Connection) -> None:
-    """Views, triggers and indexes as schema.sql has them, and in its order: the last trigger made is the first to fire."""
+    """Views, triggers, indexes as schema.sql has them, and in its order: the last trigger made is the first to fire."""
     fresh = apsw.Connection(":memory:")
     try:
         run_script(fresh, schema_text())
