@@ -11,7 +11,6 @@ from dsh.cli import output
 from dsh.cli.common import NoHistory, db_flag, is_there, load_config, open_database, reading
 from dsh.cli.group import db_option
 from dsh.core.errors import ConfigError, UsageError
-from dsh.core.lossless import dumps
 from dsh.kernel import config as configuration
 from dsh.kernel.config import SETTINGS, Config, Setting
 from dsh.store import writes
@@ -43,7 +42,7 @@ def list_(ctx: click.Context, as_lines: bool) -> int:
         ]
     if as_lines:
         for key, value, origin, text in entries:
-            output.line(dumps({"key": key, "value": value, "origin": origin, "help": text}))
+            output.json_line({"key": key, "value": value, "origin": origin, "help": text})
         return 0
     rows = [[key, output.one_line(_text(value)), origin, output.one_line(text)] for key, value, origin, text in entries]
     output.table(["KEY", "VALUE", "ORIGIN", "MEANING"], rows)
@@ -60,7 +59,10 @@ def get(ctx: click.Context, key: str, as_json: bool) -> int:
     setting = _known(key)
     config = _config(ctx)
     value = _safe(setting, config[key])
-    output.line(dumps({"key": key, "value": value, "origin": config.origin(key)}) if as_json else _text(value))
+    if as_json:
+        output.json_line({"key": key, "value": value, "origin": config.origin(key)})
+    else:
+        output.line(_text(value))
     return 0
 
 

@@ -17,7 +17,6 @@ from dsh.cli import output
 from dsh.cli.common import db_flag, is_there, load_config, open_existing
 from dsh.cli.group import db_option
 from dsh.core.errors import DshError, StoreError
-from dsh.core.lossless import dumps
 from dsh.kernel import config as configuration
 from dsh.kernel.config import Config
 from dsh.query.check import check
@@ -50,7 +49,7 @@ def command(ctx: click.Context, full: bool, as_lines: bool) -> int:
     for finding in _findings(db_flag(ctx), full=full):
         broken = broken or finding.ok is False
         if as_lines:
-            output.line(dumps({"name": finding.name, "ok": finding.ok, "detail": finding.detail}))
+            output.json_line({"name": finding.name, "ok": finding.ok, "detail": finding.detail})
         elif output.is_terminal():
             mark = {True: "ok", False: "BROKEN", None: ""}[finding.ok]
             code = output.MATCH if finding.ok is False else output.DIM

@@ -10,7 +10,6 @@ from dsh.cli import output
 from dsh.cli.common import NoHistory, db_flag, load_config, reading
 from dsh.cli.group import db_option
 from dsh.core.errors import ConfigError
-from dsh.core.lossless import dumps
 from dsh.kernel.config import Config
 
 
@@ -45,11 +44,11 @@ def command(ctx: click.Context, provider: str | None, base_url: str | None, as_l
         if "error" in offer:
             output.note(f"{offer['provider']}: {offer['error']}")
             if as_lines:
-                output.line(dumps({"provider": offer["provider"], "error": offer["error"]}))
+                output.json_line({"provider": offer["provider"], "error": offer["error"]})
         for model in offer["models"]:
             found += 1
             if as_lines:
-                output.line(dumps({"provider": offer["provider"], **model}))
+                output.json_line({"provider": offer["provider"], **model})
             else:
                 rows.append(_row(offer["provider"], model))
     if rows:

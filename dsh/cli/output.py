@@ -13,7 +13,9 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TextIO
+from typing import Any, TextIO
+
+from dsh.core.lossless import dumps
 
 BOLD, DIM, MATCH, HEADING = "1", "2", "1;31", "1;36"
 
@@ -89,6 +91,11 @@ def write(text: str) -> None:
 
 def line(text: str = "") -> None:
     sys.stdout.write(text + "\n")
+
+
+def json_line(value: Any) -> None:
+    """One JSON value on a line of its own."""
+    line(json_text(dumps(value)))
 
 
 def note(text: str) -> None:

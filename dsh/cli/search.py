@@ -12,7 +12,6 @@ from dsh.cli import output
 from dsh.cli.common import db_flag, folder, load_config, point_in_time, reading
 from dsh.cli.group import db_option
 from dsh.core.errors import UsageError
-from dsh.core.lossless import dumps
 from dsh.query.naming import find_session
 from dsh.query.search import NEWEST, Filters, Hit, Result, as_json, event_types, refresh, search, unindexed
 
@@ -112,7 +111,7 @@ def _print(result: Result, as_lines: bool) -> int:
         output.note(text)
     for index, hit in enumerate(result.hits):
         if as_lines:
-            output.line(dumps(as_json(hit)))
+            output.json_line(as_json(hit))
         elif output.is_terminal():
             _block(hit, first=index == 0)
         else:

@@ -10,7 +10,7 @@ from dsh import query
 from dsh.cli import output
 from dsh.cli.common import NoHistory, db_flag, folder, reading
 from dsh.cli.group import db_option
-from dsh.core.lossless import MAX_INT, dumps
+from dsh.core.lossless import MAX_INT
 from dsh.store import writes
 from dsh.store.database import Row
 
@@ -44,7 +44,7 @@ def command(ctx: click.Context, cwd: str | None, here: bool, limit: int, with_ch
     sessions = [_session(row) for row in rows[:limit]]
     if as_lines:
         for session in sessions:
-            output.line(dumps(session))
+            output.json_line(session)
     else:
         _table(sessions)
     if not sessions:

@@ -16,7 +16,6 @@ from dsh.cli import output
 from dsh.cli.common import db_flag, reading
 from dsh.cli.group import db_option
 from dsh.core.errors import DshError, UsageError
-from dsh.core.lossless import dumps
 from dsh.store.database import Database, Row
 
 _LOOK_AHEAD = 200  # rows that decide the widths of the columns
@@ -97,7 +96,7 @@ def _explained(error: DshError, db: Database) -> DshError:
 def _print(names: Sequence[str], rows: Iterator[Row], form: str | None) -> None:
     if form == "json":
         for row in rows:
-            output.line(dumps({name: _json(value) for name, value in zip(names, row, strict=True)}))
+            output.json_line({name: _json(value) for name, value in zip(names, row, strict=True)})
     elif form == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(names)
