@@ -59,6 +59,8 @@ CREATE INDEX _event_type ON _event(session, type, seq) WHERE type <> 'assistant/
 CREATE INDEX _event_call ON _event(session, data ->> 'callId') WHERE type IN ('tool/call', 'tool/result');
 CREATE INDEX _event_usage ON _event(session, seq)
   WHERE type = 'assistant/chunk' AND data ->> '$.chunk.type' = 'usage';
+CREATE INDEX _event_header ON _event(session, seq, data ->> '$.header.config.provider', data ->> '$.header.config.model')
+  WHERE type = 'request/header';
 
 CREATE TABLE _lineage(               -- a session sees the events of `owner` below `hi`; a fork of depth d has d+1 rows
   session INTEGER NOT NULL REFERENCES _session(id),
@@ -68,7 +70,9 @@ CREATE TABLE _lineage(               -- a session sees the events of `owner` bel
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX _lineage_owner ON _lineage(owner);
 
-CREATE TABLE _surface(               -- what the model sees, in order of (ord)
+-- A fork reads the nodes it inherited where they are, and has a row of its own only for each one it replaced: making a
+-- fork costs the same however long the log is.
+CREATE TABLE _surface(               -- what the model sees, in order of (ord), under the session that wrote it
   session INTEGER NOT NULL REFERENCES _session(id),
   seq INTEGER NOT NULL,
   ord INTEGER NOT NULL,              -- own seq, or for a replacement the ord of the first node it removed
@@ -77,6 +81,8 @@ CREATE TABLE _surface(               -- what the model sees, in order of (ord)
   PRIMARY KEY (session, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX _surface_now ON _surface(session, ord, seq, event) WHERE died IS NULL;
+CREATE INDEX _surface_replacement ON _surface(session, seq) WHERE ord <> seq;
+CREATE UNIQUE INDEX _surface_died ON _surface(session, died, seq, ord, event);  -- what is there now, without what was
 
 CREATE TABLE _lease(                 -- the process that drives a session
   session INTEGER PRIMARY KEY REFERENCES _session(id),
@@ -132,25 +138,56 @@ CREATE VIEW fork(id, parent_session, boundary, created_at, cwd) AS  -- sessions 
   SELECT name, parent, seed_length - 1, created_at, cwd FROM _session s
   WHERE EXISTS (SELECT 1 FROM _lineage l WHERE l.session = s.id AND l.owner <> s.id);
 
-CREATE VIEW event(session_id, seq, type, time, data, source_event_seqs, surface_op) AS
-  SELECT s.name, e.seq, e.type, e.time, e.data, e.source, e.op
+-- `part` rises with seq: an ancestor's events are one part of a fork's log, its own the last. Rows asked for ORDER BY
+-- part, seq come straight from the index, those by seq alone are all read and sorted first.
+CREATE VIEW event(session_id, seq, type, time, data, source_event_seqs, surface_op, part) AS
+  SELECT s.name, e.seq, e.type, e.time, e.data, e.source, e.op, l.hi
   FROM _session s JOIN _lineage l ON l.session = s.id JOIN _event e ON e.session = l.owner AND e.seq < l.hi;
 
 CREATE VIEW driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op) AS
-  SELECT NULL, * FROM event WHERE false;  -- never has rows; takes the appends of a session's driver (PE-72, PE-74)
+  -- never has rows; takes the appends of a session's driver (PE-72, PE-74)
+  SELECT NULL, session_id, seq, type, time, data, source_event_seqs, surface_op FROM event WHERE false;
 
-CREATE VIEW _landmark(session, owner, id, seq, type, time, data) AS  -- everything but chunks, by internal id
-  SELECT l.session, l.owner, e.id, e.seq, e.type, e.time, e.data
+CREATE VIEW lineage(session_id, owner_id, last) AS  -- whose events a session's log is made of, up to which seq
+  SELECT s.name, o.name, l.hi - 1 FROM _session s JOIN _lineage l ON l.session = s.id JOIN _session o ON o.id = l.owner;
+
+CREATE VIEW _landmark(session, owner, part, id, seq, type, time, data) AS  -- everything but chunks, by internal id
+  SELECT l.session, l.owner, l.hi, e.id, e.seq, e.type, e.time, e.data
   FROM _lineage l JOIN _event e ON e.session = l.owner AND e.seq < l.hi
   WHERE e.type <> 'assistant/chunk';
 
+-- Every node a session has ever had, and the seq that replaced it there: its writer's, if that is inherited too, else
+-- that of a later owner up to the session itself. The unary plus keeps `seq` free for a bound that a query gives.
+CREATE VIEW _node(session, owner, seq, ord, event, died) AS
+  SELECT l.session, l.owner, v.seq, v.ord, v.event, coalesce(iif(v.died < l.hi, v.died, NULL),
+    (SELECT min(d.died) FROM _lineage k JOIN _surface d ON d.session = k.owner AND d.seq = v.seq AND d.died < k.hi
+     WHERE k.session = l.session AND k.hi > l.hi))
+  FROM _lineage l JOIN _session o ON o.id = l.owner JOIN _surface v ON v.session = l.owner AND v.seq < l.hi
+  WHERE +v.seq >= o.start;
+
+-- The nodes of _node that nothing has replaced, each kind by its index: a session's own, and of an ancestor's those that
+-- it has still, or replaced after the fork, but for those that a later owner replaced. What was replaced is not read.
 CREATE VIEW surface(session_id, position, seq, type, data) AS  -- the nodes the model sees, by position
+  SELECT s.name, v.ord, v.seq, e.type, e.data  -- type and data are NULL where the event is gone: a damaged log (PE-32)
+  FROM _session s JOIN _surface v ON v.session = s.id AND v.died IS NULL LEFT JOIN _event e ON e.id = v.event
+  UNION ALL
   SELECT s.name, v.ord, v.seq, e.type, e.data
-  FROM _session s JOIN _surface v ON v.session = s.id AND v.died IS NULL JOIN _event e ON e.id = v.event;
+  FROM _session s JOIN _lineage l ON l.session = s.id AND l.owner <> s.id JOIN _session o ON o.id = l.owner
+    JOIN _surface v ON v.session = l.owner AND v.died IS NULL AND v.seq < l.hi LEFT JOIN _event e ON e.id = v.event
+  WHERE +v.seq >= o.start AND NOT EXISTS (
+    SELECT 1 FROM _lineage k JOIN _surface d ON d.session = k.owner AND d.seq = v.seq AND d.died < k.hi
+    WHERE k.session = s.id AND k.hi > l.hi)
+  UNION ALL
+  SELECT s.name, v.ord, v.seq, e.type, e.data
+  FROM _session s JOIN _lineage l ON l.session = s.id AND l.owner <> s.id JOIN _session o ON o.id = l.owner
+    JOIN _surface v ON v.session = l.owner AND v.died >= l.hi AND +v.seq < l.hi LEFT JOIN _event e ON e.id = v.event
+  WHERE +v.seq >= o.start AND NOT EXISTS (
+    SELECT 1 FROM _lineage k JOIN _surface d ON d.session = k.owner AND d.seq = v.seq AND d.died < k.hi
+    WHERE k.session = s.id AND k.hi > l.hi);
 
 CREATE VIEW surface_history(session_id, position, seq, type, replaced_by) AS  -- shadowed nodes too
   SELECT s.name, v.ord, v.seq, e.type, v.died
-  FROM _session s JOIN _surface v ON v.session = s.id JOIN _event e ON e.id = v.event;
+  FROM _session s JOIN _node v ON v.session = s.id JOIN _event e ON e.id = v.event;
 
 CREATE VIEW message(session_id, position, seq, role, content, provenance) AS  -- SE-20, SE-21
   SELECT session_id, position, seq, iif(type = 'assistant/message', 'assistant', 'user'),
@@ -186,29 +223,39 @@ CREATE VIEW tool_call(session_id, turn, step, call_id, name, arguments, seq, res
     AND r.data ->> 'step' = c.data ->> 'step' AND r.data ->> 'turn' = c.data ->> 'turn';
 
 CREATE VIEW usage(session_id, turn, step, start_seq, provider, model, input_tokens, output_tokens, cache_read_tokens,
-    cache_write_tokens, reasoning_tokens) AS  -- one row per step that reported (SE-35), failed attempts too
-  SELECT session_id, turn, step, start_seq, provider, model, u ->> 'inputTokens', u ->> 'outputTokens', u ->> 'cacheReadTokens',
-    u ->> 'cacheWriteTokens', u ->> 'reasoningTokens'
-  FROM (
-    SELECT s.name AS session_id, b.data ->> 'turn' AS turn, b.data ->> 'step' AS step, b.seq AS start_seq,
-      h.data ->> '$.header.config.provider' AS provider, h.data ->> '$.header.config.model' AS model,
-      coalesce(
-        (SELECT c.data -> '$.chunk.usage' FROM _event c
-         WHERE c.session = b.owner AND c.type = 'assistant/chunk' AND c.data ->> '$.chunk.type' = 'usage'
-           AND c.seq > b.seq AND c.data ->> 'turn' = b.data ->> 'turn' AND c.data ->> 'step' = b.data ->> 'step'
-         ORDER BY c.seq LIMIT 1),
-        (SELECT a.data -> 'usage' FROM _event a
-         WHERE a.session = b.owner AND a.type = 'assistant/message' AND a.type <> 'assistant/chunk' AND a.seq > b.seq
-           AND a.data ->> 'turn' = b.data ->> 'turn' AND a.data ->> 'step' = b.data ->> 'step'
-         ORDER BY a.seq LIMIT 1)) AS u
-    FROM _session s JOIN _landmark b ON b.session = s.id AND b.type = 'step/start'
-    LEFT JOIN _event h ON h.id =
-      (SELECT r.id FROM _landmark r WHERE r.session = s.id AND r.type = 'request/header' AND r.seq <=
-         coalesce((SELECT min(e.seq) FROM _event e
-                   WHERE e.session = b.owner AND e.type = 'step/end' AND e.type <> 'assistant/chunk' AND e.seq > b.seq),
-           9223372036854775807)
-       ORDER BY r.seq DESC LIMIT 1)
-  ) WHERE u IS NOT NULL;
+    cache_write_tokens, reasoning_tokens, started_at, inherited) AS  -- one row per step that reported (SE-35), failed
+  -- attempts too. A fork shows its parent's steps as inherited: sums over several sessions leave those out. A step's
+  -- events are those up to its end, all of one owner; of several reports the last counts, as it does for the message.
+  SELECT s.name, b.data ->> 'turn', b.data ->> 'step', b.seq,
+    -- The header in force is nearly always the owner's own, which the index answers alone; else it is an ancestor's.
+    coalesce(
+      (SELECT h.data ->> '$.header.config.provider' FROM _event h WHERE h.session = b.owner
+         AND h.type = 'request/header' AND h.seq < coalesce(z.seq, 9223372036854775807) ORDER BY h.seq DESC LIMIT 1),
+      (SELECT h.data ->> '$.header.config.provider' FROM _landmark h WHERE h.session = s.id
+         AND h.type = 'request/header' AND h.seq < b.seq ORDER BY h.seq DESC LIMIT 1)),
+    coalesce(
+      (SELECT h.data ->> '$.header.config.model' FROM _event h WHERE h.session = b.owner
+         AND h.type = 'request/header' AND h.seq < coalesce(z.seq, 9223372036854775807) ORDER BY h.seq DESC LIMIT 1),
+      (SELECT h.data ->> '$.header.config.model' FROM _landmark h WHERE h.session = s.id
+         AND h.type = 'request/header' AND h.seq < b.seq ORDER BY h.seq DESC LIMIT 1)),
+    coalesce(u.data ->> '$.chunk.usage.inputTokens', u.data ->> '$.usage.inputTokens'),
+    coalesce(u.data ->> '$.chunk.usage.outputTokens', u.data ->> '$.usage.outputTokens'),
+    coalesce(u.data ->> '$.chunk.usage.cacheReadTokens', u.data ->> '$.usage.cacheReadTokens'),
+    coalesce(u.data ->> '$.chunk.usage.cacheWriteTokens', u.data ->> '$.usage.cacheWriteTokens'),
+    coalesce(u.data ->> '$.chunk.usage.reasoningTokens', u.data ->> '$.usage.reasoningTokens'),
+    b.time, b.owner <> s.id
+  FROM _session s JOIN _landmark b ON b.session = s.id AND b.type = 'step/start'
+  LEFT JOIN _event z ON z.session = b.owner AND z.type = 'step/end' AND z.type <> 'assistant/chunk' AND z.seq =
+    (SELECT min(e.seq) FROM _event e
+     WHERE e.session = b.owner AND e.type = 'step/end' AND e.type <> 'assistant/chunk' AND e.seq > b.seq)
+  JOIN _event u ON u.id = coalesce(
+    (SELECT c.id FROM _event c
+     WHERE c.session = b.owner AND c.type = 'assistant/chunk' AND c.data ->> '$.chunk.type' = 'usage'
+       AND c.seq > b.seq AND c.seq < coalesce(z.seq, 9223372036854775807) ORDER BY c.seq DESC LIMIT 1),
+    (SELECT a.id FROM _event a
+     WHERE a.session = b.owner AND a.type = 'assistant/message' AND a.type <> 'assistant/chunk'
+       AND a.seq > b.seq AND a.seq < coalesce(z.seq, 9223372036854775807) AND json_type(a.data, '$.usage') = 'object'
+     ORDER BY a.seq DESC LIMIT 1));
 
 CREATE VIEW request_header(session_id, seq, header, reason) AS
   SELECT s.name, h.seq, h.data -> 'header', h.data ->> 'reason'
@@ -225,16 +272,40 @@ CREATE VIEW title(session_id, title, origin) AS  -- the last one given, else how
   FROM (
     SELECT s.name,
       (SELECT t.data ->> 'title' FROM _landmark t WHERE t.session = s.id AND t.type = 'session/title'
-       ORDER BY t.seq DESC LIMIT 1) AS given,
+       ORDER BY t.part DESC, t.seq DESC LIMIT 1) AS given,
       (SELECT coalesce(p.data ->> '$.envelope.displayContent[0].text', p.data ->> '$.content[0].text')
        FROM _landmark p WHERE p.session = s.id AND p.type = 'user/message' AND p.data ->> '$.source.kind' = 'user'
-       ORDER BY p.seq LIMIT 1) AS prompt
+       ORDER BY p.part, p.seq LIMIT 1) AS prompt
     FROM _session s
   );
 
+CREATE VIEW summary(session_id, title, outcome, model) AS  -- what a list says, each found without reading the log
+  SELECT s.name, (SELECT t.title FROM title t WHERE t.session_id = s.name),
+    (SELECT (SELECT x.data ->> '$.reason.kind' FROM _event x WHERE x.session = b.owner AND x.type = 'turn/end'
+               AND x.type <> 'assistant/chunk' AND x.seq > b.seq ORDER BY x.seq LIMIT 1)
+     FROM _landmark b WHERE b.session = s.id AND b.type = 'turn/start' AND b.data ->> '$.trigger.kind' IS NOT 'session-title'
+     ORDER BY b.part DESC, b.seq DESC LIMIT 1),
+    (SELECT h.data ->> '$.header.config.model' FROM _landmark h WHERE h.session = s.id AND h.type = 'request/header'
+     ORDER BY h.part DESC, h.seq DESC LIMIT 1)
+  FROM _session s;
+
 CREATE VIEW lease(session_id, holder, pid, boot_id, process_start, heartbeat, replaces, since) AS
   SELECT s.name, l.holder, l.pid, l.boot_id, l.process_start, l.heartbeat, NULL, l.since
-  FROM _lease l JOIN _session s ON s.id = l.session;
+  FROM _lease l CROSS JOIN _session s ON s.id = l.session;  -- leases first, they are few
+
+CREATE VIEW activity(session_id, turn, turn_started_at, last_type, last_chunk, call_name, call_arguments) AS
+  -- what is done in each open turn, from its last events: one seek each, as an open turn is never inherited
+  SELECT s.name, s.open_turn,
+    (SELECT e.time FROM _event e WHERE e.session = s.id AND e.type = 'turn/start' AND e.type <> 'assistant/chunk'
+     ORDER BY e.seq DESC LIMIT 1),
+    (SELECT e.type FROM _event e WHERE e.session = s.id ORDER BY e.seq DESC LIMIT 1),
+    (SELECT iif(e.type = 'assistant/chunk', e.data ->> '$.chunk.type', NULL) FROM _event e WHERE e.session = s.id
+     ORDER BY e.seq DESC LIMIT 1),
+    (SELECT c.data ->> 'name' FROM _event c WHERE c.session = s.id AND c.type = 'tool/call'
+       AND c.type <> 'assistant/chunk' ORDER BY c.seq DESC LIMIT 1),
+    (SELECT c.data ->> 'arguments' FROM _event c WHERE c.session = s.id AND c.type = 'tool/call'
+       AND c.type <> 'assistant/chunk' ORDER BY c.seq DESC LIMIT 1)
+  FROM _session s WHERE s.open_turn IS NOT NULL;
 
 CREATE VIEW inbox(position, session_id, message_id, route, content, source, contexts, meta, sent_at) AS
   SELECT i.id, s.name, i.message, i.route, i.content, i.source, i.contexts, i.meta, i.sent_at
@@ -252,6 +323,9 @@ CREATE VIEW store(store_id, schema_version, sessions, search_indexed, last_event
   SELECT store_id, (SELECT max(id) FROM _migration), (SELECT count(*) FROM _session), indexed,
     (SELECT coalesce(max(id), 0) FROM _event)
   FROM _store;
+
+CREATE VIEW rebuild(session_id) AS SELECT NULL WHERE false;  -- never has rows; takes what is to be derived anew (PE-79)
+CREATE VIEW _refold(session, seq, op, id) AS SELECT session, seq, op, id FROM _event WHERE false;  -- its events, in order
 
 ------------------------------------------------------------------------------------------ full-text search
 
@@ -355,11 +429,6 @@ CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                      
     WHERE c.name = new.id AND p.name = new.parent_session
       AND coalesce((SELECT max(e.hi) FROM _lineage e WHERE e.session = l.session AND e.hi < l.hi), 0) <= new.boundary;
   INSERT INTO _lineage SELECT id, 9223372036854775807, id FROM _session WHERE name = new.id;
-  -- The surface as of the boundary, read from the boundary's writer: it alone has every node that was ever on it.
-  INSERT INTO _surface(session, seq, ord, event)
-    SELECT c.id, v.seq, v.ord, v.event FROM _session c JOIN _lineage l ON l.session = c.id AND l.hi = new.boundary + 1
-    JOIN _surface v ON v.session = l.owner AND v.seq <= new.boundary AND (v.died IS NULL OR v.died > new.boundary)
-    WHERE c.name = new.id;
   -- Of the writer's replacements those count that the child sees too; a replacement is a node not in its own place.
   UPDATE _session SET generation =
       (SELECT w.generation - (SELECT count(*) FROM _surface v
@@ -482,26 +551,38 @@ CREATE TRIGGER _event_immutable BEFORE UPDATE ON _event BEGIN SELECT RAISE(ABORT
 CREATE TRIGGER _event_kept BEFORE DELETE ON _event BEGIN
   SELECT RAISE(ABORT, 'EVENT_IMMUTABLE') FROM _session WHERE id = old.session AND start >= 0; END;
 
+-- A session's own nodes are found by index; for those it inherited its lineage is read from the first removed on, since
+-- no node's place (ord) is later than its seq.
 CREATE TRIGGER _event_replaced AFTER INSERT ON _event WHEN new.op <> '"append"' BEGIN
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE (                                                          -- SE-11, SE-12
-    (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start' AND died IS NULL)
-    <= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'end' AND died IS NULL)) IS NOT 1;
+    (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start' AND died IS NULL)
+    <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end' AND died IS NULL)) IS NOT 1;
   SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM _event e WHERE new.type = 'tool/result'                           -- SE-15
-    AND e.id = (SELECT event FROM _surface WHERE session = new.session AND seq = new.op ->> 'start')
+    AND e.id = (SELECT event FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
     AND (e.type <> 'tool/result' OR new.op ->> 'start' <> new.op ->> 'end'
       OR EXISTS (SELECT fullkey, type, atom FROM json_tree(json_remove(e.data, '$.content'))
                  EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content')))
       OR EXISTS (SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content'))
                  EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(e.data, '$.content'))));
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM _surface WHERE session = new.session AND died IS NULL             -- SE-14
-    AND ord >= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start')
-    AND ord <= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'end')
-    AND seq NOT IN (SELECT value FROM json_each(coalesce(new.source, '[]')));
+  INSERT INTO _surface(session, seq, ord, event, died)
+    SELECT new.session, v.seq, v.ord, v.event, new.seq
+    FROM (SELECT (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start') AS low,
+            (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end') AS high) r
+      CROSS JOIN _node v ON v.session = new.session AND v.owner <> new.session AND v.seq >= r.low
+    WHERE v.died IS NULL AND v.ord BETWEEN r.low AND r.high;
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM (                                                                 -- SE-14
+      SELECT seq FROM _surface WHERE session = new.session AND died IS NULL
+        AND ord >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
+        AND ord <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end')
+      UNION ALL SELECT v.seq FROM _session s JOIN _surface v ON v.session = s.id AND v.seq < s.start
+        AND v.seq >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
+      WHERE s.id = new.session AND v.died = new.seq)
+    WHERE seq NOT IN (SELECT value FROM json_each(coalesce(new.source, '[]')));
   UPDATE _surface SET died = new.seq WHERE session = new.session AND died IS NULL
-    AND ord >= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start')
-    AND ord <= (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'end');
+    AND ord >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
+    AND ord <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end');
   INSERT INTO _surface(session, seq, ord, event) VALUES (new.session, new.seq,
-    (SELECT ord FROM _surface WHERE session = new.session AND seq = new.op ->> 'start'), new.id);
+    (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start'), new.id);
   UPDATE _session SET generation = generation + 1 WHERE id = new.session;                                       -- SE-16
 END;
 CREATE TRIGGER _event_appended AFTER INSERT ON _event BEGIN
@@ -570,6 +651,63 @@ CREATE TRIGGER trusted_folder_insert INSTEAD OF INSERT ON trusted_folder BEGIN
 END;
 CREATE TRIGGER trusted_folder_delete INSTEAD OF DELETE ON trusted_folder BEGIN
   DELETE FROM _trust WHERE folder = old.folder;
+END;
+
+-- What the triggers of _event have kept of a session, from its events again; with NULL the index is emptied, and follows
+-- the log from its beginning. A fork reads its parent's surface, so parents come first.
+CREATE TRIGGER rebuild_insert INSTEAD OF INSERT ON rebuild WHEN new.session_id IS NOT NULL BEGIN
+  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
+  DELETE FROM _surface WHERE session = (SELECT id FROM _session WHERE name = new.session_id);
+  INSERT INTO _refold SELECT e.session, e.seq, e.op, e.id FROM _event e
+    WHERE e.session = (SELECT id FROM _session WHERE name = new.session_id) AND e.op IS NOT NULL
+      AND e.type <> 'assistant/chunk' ORDER BY e.seq;
+  UPDATE _session SET
+    generation =
+      coalesce((SELECT w.generation - (SELECT count(*) FROM _surface v
+                                       WHERE v.session = w.id AND v.seq >= _session.start AND v.ord <> v.seq)
+                FROM _lineage l JOIN _session w ON w.id = l.owner
+                WHERE l.session = _session.id AND l.hi = _session.start), 0)
+      + (SELECT count(*) FROM _surface v WHERE v.session = _session.id AND v.seq >= start AND v.ord <> v.seq),
+    turns =
+      coalesce((SELECT b.data ->> 'turn' FROM _landmark b WHERE b.session = _session.id AND b.seq = start - 1), 0)
+      + (SELECT count(*) FROM _event e
+         WHERE e.session = _session.id AND e.type = 'turn/start' AND e.type <> 'assistant/chunk'),
+    steps = (SELECT count(*) FROM _event e
+             WHERE e.session = _session.id AND e.type = 'step/start' AND e.type <> 'assistant/chunk' AND e.seq >
+               coalesce((SELECT max(t.seq) FROM _event t WHERE t.session = _session.id AND t.type = 'turn/start'
+                           AND t.type <> 'assistant/chunk'), -1)),
+    open_turn = NULL, open_step = NULL,
+    updated_at = coalesce(
+      (SELECT e.time FROM _event e WHERE e.session = _session.id AND e.type <> 'assistant/chunk'
+         AND e.type IN ('turn/start', 'turn/end', 'step/start', 'step/end') ORDER BY e.seq DESC LIMIT 1),
+      (SELECT b.time FROM _landmark b WHERE b.session = _session.id AND b.seq = start - 1), created_at)
+  WHERE name = new.session_id;
+  UPDATE _session SET
+    open_turn = iif('turn/start' = (SELECT e.type FROM _event e WHERE e.session = _session.id
+      AND e.type <> 'assistant/chunk' AND e.type IN ('turn/start', 'turn/end') ORDER BY e.seq DESC LIMIT 1), turns, NULL),
+    open_step = iif('step/start' = (SELECT e.type FROM _event e WHERE e.session = _session.id
+      AND e.type <> 'assistant/chunk' AND e.type IN ('step/start', 'step/end') ORDER BY e.seq DESC LIMIT 1), steps, NULL)
+  WHERE name = new.session_id;
+END;
+CREATE TRIGGER rebuild_index INSTEAD OF INSERT ON rebuild WHEN new.session_id IS NULL BEGIN
+  INSERT INTO search(search) VALUES ('delete-all');
+  UPDATE _store SET indexed = 0;
+END;
+CREATE TRIGGER _refold_insert INSTEAD OF INSERT ON _refold BEGIN  -- as _event_replaced and _event_appended did it
+  INSERT INTO _surface(session, seq, ord, event, died)
+    SELECT new.session, v.seq, v.ord, v.event, new.seq
+    FROM (SELECT (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start') AS low,
+            (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end') AS high) r
+      CROSS JOIN _node v ON v.session = new.session AND v.owner <> new.session AND v.seq >= r.low
+    WHERE new.op <> '"append"' AND v.died IS NULL AND v.ord BETWEEN r.low AND r.high;
+  UPDATE _surface SET died = new.seq WHERE new.op <> '"append"' AND session = new.session AND died IS NULL
+    AND ord >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
+    AND ord <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end');
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op <> '"append"'
+    AND NOT EXISTS (SELECT 1 FROM _surface WHERE session = new.session AND died = new.seq);
+  INSERT INTO _surface(session, seq, ord, event) VALUES (new.session, new.seq,
+    iif(new.op = '"append"', new.seq, (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')),
+    new.id);
 END;
 
 -- Indexing follows the log by watermark, at the end of each turn and before each search: a document costs 12 us there

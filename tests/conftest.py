@@ -26,6 +26,7 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("DSH_DB", str(tmp_path / "dsh.db"))
     monkeypatch.setenv("DSH_LLM_DISCOVER", "false")
+    monkeypatch.setenv("DSH_CHECK", "1")
 
 
 @pytest.hookimpl(tryfirst=True)

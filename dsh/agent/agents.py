@@ -1,4 +1,4 @@
-"""The agents of this process: making them, resuming them, ending them (AL-75 to AL-79)."""
+"""The agents of this process: making them, resuming them, ending them (AL-75 to AL-80)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from typing import Any, Literal
 
 import trio
 
+from dsh import query
 from dsh.agent.agent import Agent
+from dsh.agent.decisions import InputInvalid
 from dsh.agent.driver import drive
+from dsh.agent.initiator import on_behalf_of
 from dsh.agent.prompt import Prompt
 from dsh.agent.step import Loop
-from dsh.core.errors import DshError, SessionError
+from dsh.core.errors import DshError
 from dsh.core.events import Event
+from dsh.core.ids import new_session_id
 from dsh.kernel.host import Host
 from dsh.kernel.scope import Context
 from dsh.llm.service import LlmService
 from dsh.session.session import Session
 from dsh.session.sessions import Sessions
-from dsh.store import writes
+from dsh.store import wake, writes
 from dsh.tools.registry import Tools
 
 Setup = Callable[[Context], Awaitable[None] | None]
@@ -66,6 +70,35 @@ class Agents:
             raise AgentExists(f"agent {id} is already live")
         return await self._start(self.sessions.prepare_stored(id), options, "resume", setup)
 
+    async def open(
+        self,
+        options: dict[str, Any],
+        *,
+        session_id: str | None = None,
+        resume_session_id: str | None = None,
+        meta: dict[str, Any] | None = None,
+        setup: Setup | None = None,
+    ) -> Agent:
+        """The agent that a configuration asks for (AL-80): `session_id` is resumed if it is stored, else created;
+        `resume_session_id` must be stored; with neither it is a new session. `meta` is for a new one.
+
+        INPUT_INVALID for both or an empty id, before anything starts. Another failure is announced, and raised.
+        """
+        if session_id is not None and resume_session_id is not None:
+            raise InputInvalid("session_id and resume_session_id exclude each other")
+        if "" in (session_id, resume_session_id):
+            raise InputInvalid("a session id is not empty")
+        name = resume_session_id or session_id or new_session_id()
+        stored = session_id is not None and query.row(self.sessions.db, "session_state", session=name) is not None
+        try:
+            if stored or resume_session_id is not None:
+                return await self.resume(name, options, setup=setup)
+            return await self.create(options, id=name, meta=meta, setup=setup)
+        except Exception as error:
+            self.host.report(f"session {name}", error)
+            self.host.hooks.notify("agent-loop/config-start-failed", None, name, error)
+            raise
+
     async def _start(
         self, session: Session, options: dict[str, Any], source: Literal["startup", "resume"], setup: Setup | None
     ) -> Agent:
@@ -90,8 +123,9 @@ class Agents:
             raise
         agent.notify("agent/created")
         agent.notify("agent/session-start", source)
-        self._nursery.start_soon(drive, agent, loop)
-        self._nursery.start_soon(self._beat, agent)
+        agent.look()  # what was left in the inbox comes before the first prompt
+        with on_behalf_of(agent):
+            self._nursery.start_soon(self._run, agent, loop)
         return agent
 
     async def dispose(self, agent: Agent) -> None:
@@ -109,21 +143,45 @@ class Agents:
         for agent in list(self._live.values()):
             await self.dispose(agent)
 
-    async def _beat(self, agent: Agent) -> None:
-        """Renew the lease while the agent lives; one that was taken over ends its agent (PE-74)."""
-        while not agent.finished.is_set():
-            with trio.move_on_after(writes.LEASE_HEARTBEAT_S):
-                await agent.finished.wait()
-                return
-            try:
-                agent.session.beat()
-            except SessionError as error:
-                agent.report_error(agent.session.turns, 0, error)
-                if error.code == "SESSION_LEASED":
+    async def _run(self, agent: Agent, loop: Loop) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._attend, agent)
+            await drive(agent, loop)
+            nursery.cancel_scope.cancel()
+
+    async def _attend(self, agent: Agent) -> None:
+        """While the agent lives: look into the inbox whenever somebody rings, renew the lease at each heartbeat, and
+        look then, too. A lease that was taken over ends its agent (PE-74)."""
+        holder = agent.session.holder or ""
+        ear = wake.listen(holder)
+        due = trio.current_time() + writes.LEASE_HEARTBEAT_S
+        try:
+            while agent.status != "disposed":
+                with trio.move_on_at(due):
+                    if ear is None:
+                        await trio.sleep_forever()
+                    await trio.lowlevel.wait_readable(ear)
+                    wake.heard(ear)
+                    agent.look()
+                    continue
+                due = trio.current_time() + writes.LEASE_HEARTBEAT_S
+                if not self._beat(agent):
                     self._nursery.start_soon(self.dispose, agent)
                     return
-            except DshError as error:
-                agent.report_error(agent.session.turns, 0, error)
+                agent.look()
+        finally:
+            if ear is not None:
+                wake.hang_up(ear, holder)
+
+    @staticmethod
+    def _beat(agent: Agent) -> bool:
+        """Whether the agent may go on."""
+        try:
+            agent.session.beat()
+        except DshError as error:
+            agent.report_error(agent.session.turns, 0, error)
+            return error.code != "SESSION_LEASED"
+        return True
 
 
 def install_prompt(host: Host, tools: Tools) -> Prompt:

@@ -49,7 +49,8 @@ class InputNotJson(DshError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Item:
-    """One accepted inbox message, frozen. `steering` says which FIFO it is in (AL-3)."""
+    """One accepted input, frozen. `steering` says which FIFO it is in (AL-3), `own` that this agent's `send` accepted
+    it, `stored` that it has a row in the database."""
 
     id: AgentMessageId
     content: list[Block]
@@ -58,6 +59,13 @@ class Item:
     wakeup: bool
     steering: bool
     meta: Any = field(default=None, repr=False)
+    own: bool = False
+    stored: bool = False
+
+    @property
+    def row(self) -> str | None:
+        """What the event that this becomes takes out of the inbox."""
+        return self.id if self.stored else None
 
     def message(self) -> dict[str, Any]:
         """The `AgentMessage` of inbox notifications: everything but `meta`."""

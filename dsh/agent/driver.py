@@ -40,14 +40,14 @@ async def drive(agent: Agent, loop: Loop) -> None:
             agent.discard_late_steering = False
             agent.set_status("running")
             try:
-                if agent.inbox.waking:  # else an observer of the status has cancelled what was to run (AL-67)
+                if agent.work_waits:  # else an observer of the status has cancelled what was to run (AL-67)
                     await run_turn(agent, loop, agent.inbox.claim(), agent.signal)
             finally:
                 agent.signal = None
                 if agent.discard_late_steering:
                     agent.inbox.discard(steering_only=True)
                 agent.inbox.requeue_steering()
-                if agent.status != "disposed" and not agent.inbox.waking:
+                if agent.status != "disposed" and not agent.work_waits:
                     agent.set_status("idle")
     finally:
         agent.finished.set()
@@ -59,8 +59,12 @@ async def run_turn(agent: Agent, loop: Loop, item: Item, signal: Signal) -> None
     try:
         log.append("turn/start", {"turn": turn, "trigger": {"kind": "message", "source": item.source}})
     except Exception as error:  # noqa: BLE001 - AL-18: no boundary stands, so there is nothing to close
+        if item.own:  # its sender is told; what came from elsewhere stays for the next driver
+            agent.inbox.take_out(item)
         agent.report_error(turn, 0, error)
         return
+    item = agent.inbox.keep(item)
+    agent.claimed = item.row
     reason: Reason = {"kind": "completed"}
     loop.step = 0
     try:
@@ -106,7 +110,8 @@ def _append_end(agent: Agent, turn: int, reason: Reason) -> None:
         log.append("step/end", {"turn": turn, "step": log.open_step})
     if log.open_turn is not None:
         agent.signal = None  # the owner is retired before the end is published: a cancel now finds no turn
-        log.append("turn/end", {"turn": turn, "reason": reason})
+        log.append("turn/end", {"turn": turn, "reason": reason}, takes=agent.claimed)
+        agent.claimed = None
 
 
 async def _turn_body(agent: Agent, loop: Loop, item: Item, turn: int, signal: Signal) -> Reason:
@@ -154,12 +159,15 @@ async def _submit(agent: Agent, loop: Loop, item: Item, signal: Signal) -> Reaso
     log = agent.session
     if decision["kind"] == "block":
         why = decision.get("reason", "")
-        log.append("prompt/blocked", {"content": item.content, "source": item.source, "reason": why})
+        blocked = {"content": item.content, "source": item.source, "reason": why}
+        log.append("prompt/blocked", blocked, takes=agent.claimed)
+        agent.claimed = None
         return {"kind": "rejected", "reason": why}
     content, source, contexts, meta = accept(
         decision.get("content", item.content), item.source, list(decision.get("additionalContexts", [])), item.meta
     )
-    log.append("user/message", prompt_data(content, source, contexts, meta), surface=APPEND)
+    log.append("user/message", prompt_data(content, source, contexts, meta), surface=APPEND, takes=agent.claimed)
+    agent.claimed = None
     for context in contexts:
         if context.get("placement") != "prompt-prefix":
             log.append("user/message", context_data(context), surface=APPEND)

@@ -14,8 +14,8 @@ from dsh.agent.batch import run_batch
 from dsh.agent.decisions import context_data, prompt_data
 from dsh.agent.prompt import AssembleContext, Assembly, Prompt
 from dsh.core.errors import ConfigError, DshError, render_chain
-from dsh.core.lossless import FrozenList, dumps, freeze, mend_surrogates, same
-from dsh.core.messages import CallConfig, EpochHeader, LlmFailure, Message, Request, same_config
+from dsh.core.lossless import FrozenList, freeze, mend_surrogates, same
+from dsh.core.messages import CallConfig, EpochHeader, LlmFailure, Message, Request, same_header
 from dsh.kernel.signal import Signal
 from dsh.llm.assembler import BlockAssembler
 from dsh.llm.failure import LlmError
@@ -53,6 +53,7 @@ class Loop:
         self.step = 0
         self.prefix: FrozenList | None = None
         self.header_logged = False
+        self.selected = False  # the agent's model was chosen anew, and no header says so yet
 
     @staticmethod
     def check(signal: Signal) -> None:
@@ -65,6 +66,7 @@ async def run_step(agent: Agent, loop: Loop, turn: int, signal: Signal) -> StepR
     loop.step += 1
     step = loop.step
     _drain_steering(agent, turn)
+    loop.selected |= agent.apply_selection()
     assembly = loop.prompt.assemble(AssembleContext(agent, signal))
     system = assembly.render()
     loop.check(signal)
@@ -78,6 +80,7 @@ async def run_step(agent: Agent, loop: Loop, turn: int, signal: Signal) -> StepR
 
     prepared, config = await _prepare(agent, loop, turn, signal)
     header = _log_header(agent, loop, config, system, assembly)
+    loop.selected = False
     await log.flush()
     loop.check(signal)
     request = Request(
@@ -103,11 +106,12 @@ async def run_step(agent: Agent, loop: Loop, turn: int, signal: Signal) -> StepR
 
 
 def _drain_steering(agent: Agent, turn: int) -> bool:
+    agent.collect()
     drained = False
     while (item := agent.inbox.next_steering()) is not None:
         drained = True
         data = {**prompt_data(item.content, item.source, item.contexts, item.meta), "turn": turn}
-        agent.session.append("steering/message", data, surface=APPEND)
+        agent.session.append("steering/message", data, surface=APPEND, takes=item.row)
         for context in item.contexts:
             if context.get("placement") != "prompt-prefix":
                 agent.session.append("user/message", context_data(context), surface=APPEND)
@@ -153,10 +157,13 @@ async def _prepare(agent: Agent, loop: Loop, turn: int, signal: Signal) -> tuple
 
 def _config_seed(agent: Agent, loop: Loop) -> CallConfig:
     logged = agent.session.header_in_force()
-    if loop.header_logged and logged is not None:
-        return logged["config"]
     seed: dict[str, Any] = {k: v for k, v in agent.options.items() if k in _OPTION_FIELDS and v is not None}
-    if logged is not None and "reasoningEffort" not in seed:
+    if loop.header_logged and logged is not None:
+        if not loop.selected:
+            return logged["config"]
+        kept = {k: v for k, v in logged["config"].items() if k not in _ROUTE_FIELDS}
+        seed = {**kept, **{k: seed[k] for k in _ROUTE_FIELDS if k in seed}}
+    elif logged is not None and "reasoningEffort" not in seed and not loop.selected:
         before = logged["config"]
         same_route = all(before[f] == seed.get(f) for f in ("provider", "model"))
         if same_route and "reasoningEffort" in before:
@@ -165,7 +172,8 @@ def _config_seed(agent: Agent, loop: Loop) -> CallConfig:
     return frozen
 
 
-_OPTION_FIELDS = ("provider", "model", "reasoningEffort", "temperature", "maxTokens", "stop")
+_ROUTE_FIELDS = ("provider", "model", "reasoningEffort")
+_OPTION_FIELDS = (*_ROUTE_FIELDS, "temperature", "maxTokens", "stop")
 
 
 def _log_header(agent: Agent, loop: Loop, config: CallConfig, system: str, assembly: Assembly) -> EpochHeader:
@@ -188,18 +196,6 @@ def _log_header(agent: Agent, loop: Loop, config: CallConfig, system: str, assem
     agent.session.append("request/header", {"header": header, "reason": reason})
     loop.header_logged = True
     return header
-
-
-def same_header(a: EpochHeader, b: EpochHeader) -> bool:
-    """SE-32: tools and prefix compare as JSON text, since a changed key order changes the bytes sent."""
-    return (
-        same_config(a["config"], b["config"])
-        and a.get("system", "") == b.get("system", "")
-        and all(
-            a.get(part) is b.get(part) or dumps(a.get(part, [])) == dumps(b.get(part, []))
-            for part in ("tools", "messagePrefix")
-        )
-    )
 
 
 async def _stream(

@@ -1,8 +1,5 @@
 """Standard output of a run: the answer and nothing else, or with `--json` one object a line.
 
-Writing waits for a reader without holding up the agent: text is queued by the observer of the log and written by a
-task of its own. When the reader has gone, `broken` tells why, and the run is cancelled.
-
 A step's text may turn out to be a remark before a tool call, or belong to a try that fails and is made again; neither
 is the answer, and what is in a pipe cannot be taken back. So into anything but a terminal a step's text is held for
 the first second or 2,000 characters, and flows from then on. What was held of a remark or a failed try is dropped when
@@ -14,64 +11,19 @@ from __future__ import annotations
 
 import os
 import select
-import stat
-from collections import deque
-
-import trio
+import time
+from typing import Protocol
 
 from dsh.cli.output import printable
 
 HOLD_S = 1.0
 HOLD_CHARS = 2000
-_PIECE = 4096  # PIPE_BUF: so much fits once a pipe says it can be written
 
 
-class Writer:
-    """Bytes on their way to a descriptor, written in order by `run`."""
+class Sink(Protocol):
+    """Where the text goes: the Writer of a run, or the plain descriptor of a command that only looks on."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.broken: OSError | None = None
-        self._queue: deque[bytes] = deque()
-        self._more = trio.Event()
-        self._closing = False
-        try:
-            self._waits = not stat.S_ISREG(os.fstat(fd).st_mode) and not self._is_device()
-        except OSError:
-            self._waits = False
-
-    def _is_device(self) -> bool:
-        return stat.S_ISCHR(os.fstat(self.fd).st_mode) and not os.isatty(self.fd)
-
-    def put(self, text: str) -> None:
-        if text and self.broken is None:
-            self._queue.append(text.encode("utf-8", "replace"))
-            self._more.set()
-
-    def finish(self) -> None:
-        """No more will come; `run` returns when all is written."""
-        self._closing = True
-        self._more.set()
-
-    async def run(self) -> None:
-        while True:
-            while self._queue and self.broken is None:
-                await self._write(self._queue.popleft())
-            if self._closing or self.broken is not None:
-                return
-            await self._more.wait()
-            self._more = trio.Event()
-
-    async def _write(self, data: bytes) -> None:
-        at = 0
-        while at < len(data):
-            try:
-                if self._waits:
-                    await trio.lowlevel.wait_writable(self.fd)
-                at += os.write(self.fd, data[at : at + _PIECE])
-            except OSError as error:
-                self.broken = error
-                return
+    def put(self, text: str) -> None: ...
 
 
 def write_all(fd: int, text: str) -> None:
@@ -87,7 +39,7 @@ def write_all(fd: int, text: str) -> None:
 class Answer:
     """The text form: what of the deltas goes out, and when."""
 
-    def __init__(self, writer: Writer, *, live: bool) -> None:
+    def __init__(self, writer: Sink, *, live: bool) -> None:
         self._writer = writer
         self.live = live
         self._held: list[str] = []
@@ -100,7 +52,7 @@ class Answer:
         if self.live:
             self._out(text)
             return
-        now = trio.current_time()
+        now = time.monotonic()
         if self._since is None:
             self._since = now
         self._held.append(text)
@@ -131,12 +83,14 @@ class Answer:
     def step_begins(self) -> None:
         """What is still held belongs to a remark or to a try that failed: it was not the answer."""
         self._drop()
-        self._end_line()
+        self.end_line()
 
     def message_ends(self, *, is_answer: bool) -> None:
         """The step's text is complete: the answer, or a remark before tool calls."""
         if is_answer:
             self._release()
+        elif self.live:  # else the living line would be drawn over it
+            self.end_line()
 
     def turn_ends(self, answer: str | None, *, completed: bool) -> None:
         """The rest of what was said, or all of it if nothing was written. One newline after an answer, an empty one
@@ -144,8 +98,9 @@ class Answer:
         self._release()
         if not self._last:
             self._out(answer or ("\n" if completed else ""))
-        self._end_line()
+        self.end_line()
 
-    def _end_line(self) -> None:
+    def end_line(self) -> None:
+        """What follows begins a line of its own."""
         if self._last not in ("", "\n"):
             self._out("\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -11,6 +11,8 @@ import trio
 
 from dsh.agent.agents import Agents, install_prompt
 from dsh.capabilities import BUILTIN
+from dsh.cli.output import note
+from dsh.kernel import found
 from dsh.kernel.config import Config
 from dsh.kernel.host import Host
 from dsh.llm.service import LlmService
@@ -28,8 +30,21 @@ class Program(NamedTuple):
 
 
 @asynccontextmanager
-async def program(db: Database, config: Config) -> AsyncIterator[Program]:
-    """A running program without an agent yet. On leaving, agents are drained before what they use is taken down."""
+async def program(
+    db: Database,
+    config: Config,
+    folder: str | None = None,
+    *,
+    notice: Callable[[str], None] = note,
+    interrupted: Callable[[], bool] | None = None,
+    strict: bool = True,
+) -> AsyncIterator[Program]:
+    """A running program without an agent yet. On leaving, agents are drained before what they use is taken down.
+
+    `folder` is where the session works, whose project may bring plugins along; `notice` takes a line for each plugin
+    that is not used; `interrupted` tells whether a caller that hears signals itself was told to end; `strict` refuses
+    to start when a module that the settings name does not exist.
+    """
     host = Host(config)
     llm, tools, sessions = LlmService(host), Tools(host), Sessions(host, db)
     host.root.provide(LlmService, llm)
@@ -44,7 +59,13 @@ async def program(db: Database, config: Config) -> AsyncIterator[Program]:
         agents = Agents(host, sessions, nursery)
         host.root.provide(Agents, agents)
         try:
-            host.start([*BUILTIN, *config["plugins"]])
+            host.start(BUILTIN)
+            others = found.find(db, config, folder, host.plugins)
+            if others:
+                from dsh.kernel import plugins
+
+                for line in await plugins.start(host, others, interrupted, strict=strict):
+                    notice(line)
             yield Program(host, llm, tools, sessions, agents)
         finally:
             with trio.CancelScope(shield=True):

@@ -51,14 +51,21 @@ def reading(flag: str | None, *, read_only: bool = True) -> Iterator[Database]:
     path = configuration.database_path(flag)
     if not is_there(path):
         raise NoHistory(f"no history yet: {path} does not exist", hint='it is made by: dsh run "QUESTION"')
-    previous = signal.signal(signal.SIGTERM, _terminated)
-    try:
+    with ending_on_sigterm():
         db = open_existing(path, read_only=read_only)
         try:
             db.hear_signals()
             yield db
         finally:
             db.close()
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the program with 143, and what was begun is cleared away."""
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGTERM, previous)
 

@@ -36,6 +36,7 @@ def list_(ctx: click.Context, as_lines: bool) -> int:
     """List every setting with its value and where that comes from. Secrets are not shown."""
     config = _config(ctx)
     entries = [(s.key, _safe(s, config[s.key]), config.origin(s.key), s.help) for s in SETTINGS.values()]
+    entries += [(key, config[key], config.origin(key), "USD per million tokens") for key in config.price_keys]
     for name, table in config.providers.items():
         entries += [
             (f"providers.{name}.{key}", _provider_value(key, value), "file", "") for key, value in table.items()

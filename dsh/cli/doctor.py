@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -19,9 +20,7 @@ from dsh.cli.group import db_option
 from dsh.core.errors import DshError, StoreError
 from dsh.kernel import config as configuration
 from dsh.kernel.config import Config
-from dsh.query.check import check
-from dsh.query.search import UNWRITABLE
-from dsh.store import writes
+from dsh.query import check as checks
 from dsh.store.database import Database
 
 
@@ -79,7 +78,10 @@ def _findings(flag: str | None, *, full: bool) -> Iterator[Finding]:
         yield Finding("database opens", error.message, False)
     try:
         if db is not None:
-            yield from _contents(db, full=full)
+            try:
+                yield from _contents(db, full=full)
+            except DshError as error:
+                yield Finding("integrity", error.message, False)
         yield from _configuration(db)
     finally:
         if db is not None:
@@ -107,30 +109,21 @@ def _contents(db: Database, *, full: bool) -> Iterator[Finding]:
     lag = last - indexed
     behind = f", {lag} to index at the next search" if lag else ""
     yield Finding("search index", f"up to event {indexed}{behind}", True)
-    try:
-        complaints = db.integrity() if full else [r[0] for r in query.rows(db, "quick_check") if r[0] != "ok"]
-        yield Finding(
-            "integrity", "; ".join(map(str, complaints[:3])) or ("whole file" if full else "structure"), not complaints
-        )
-        if full:
-            wrong = check(db, limit=3)
-            told = "; ".join(f"{v.session}{'' if v.seq is None else f':{v.seq}'} {v.rule} {v.message}" for v in wrong)
-            yield Finding("log follows its rules", told or "every session", not wrong)
-            yield _index(db)
-    except DshError as error:
-        yield Finding("integrity", error.message, False)
+    complaints = [v.message for v in islice(checks.structure(db, quick=not full), 3)]
+    yield Finding("integrity", "; ".join(complaints) or ("whole file" if full else "structure"), not complaints)
+    if full:
+        wrong = checks.check(db, limit=3)
+        told = "; ".join(f"{v.session}{'' if v.seq is None else f':{v.seq}'} {v.rule} {v.message}" for v in wrong)
+        yield Finding("log follows its rules", told or "every session", not wrong)
+        yield _index(db)
 
 
 def _index(db: Database) -> Finding:
-    """Whether the search index matches the log. SQLite is asked by a write, so it may have to wait for one."""
     try:
-        writes.refresh_search(db)
-        complaint = writes.check_search(db)
+        wrong = next(checks.index(db), None)
     except StoreError as error:
-        if error.code not in UNWRITABLE:
-            raise
         return Finding("index matches log", f"not checked: {error.message}")
-    return Finding("index matches log", complaint or "every document", complaint is None)
+    return Finding("index matches log", "every document" if wrong is None else wrong.message, wrong is None)
 
 
 def _configuration(db: Database | None) -> Iterator[Finding]:

@@ -23,22 +23,22 @@ import trio
 from dsh import query
 from dsh.agent.agent import Agent
 from dsh.agent.prompt import Prompt
-from dsh.cli import piped
-from dsh.cli.answer import Answer, Writer, write_all
+from dsh.cli.answer import Answer, write_all
 from dsh.cli.boot import Program, program
 from dsh.cli.common import current_folder, load_config, open_database
 from dsh.cli.outcome import Outcome
 from dsh.cli.output import json_text
 from dsh.cli.progress import Progress
 from dsh.cli.watch import Watch
+from dsh.cli.writer import Writer
 from dsh.core.errors import ConfigError, DshError, SessionError, UsageError, only
 from dsh.core.events import Event
-from dsh.core.lossless import MAX_INT, dumps, loads, mend_surrogates
-from dsh.core.messages import Block, CallConfig, text_block
+from dsh.core.lossless import MAX_INT, dumps, loads
+from dsh.core.messages import Block, CallConfig
 from dsh.kernel.config import Config
 from dsh.kernel.scope import Context
 from dsh.llm import providers
-from dsh.query.naming import find_session
+from dsh.query.naming import find_place, find_session, new_name
 from dsh.session.session import Session
 from dsh.store.database import Database
 
@@ -58,19 +58,26 @@ class Options(NamedTuple):
     tools: str | None = None
     no_tools: bool = False
     max_steps: int | None = None
+    max_cost: float | None = None
+    max_tokens_total: int | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     timeout: float | None = None
     go_on: bool = False
     resume: str | None = None
+    fork: str | None = None
+    session: str | None = None
     as_json: bool = False
     mock: str | None = None
     quiet: bool = False
     db: str | None = None
 
 
-def run(options: Options, prompt: str | None) -> int:
-    """Run once; the exit code is that of docs/cli.md. With `--json` the last line is the result, whatever happens."""
+def run(options: Options, content: Callable[[], list[Block]], begun: Callable[[str], None] | None = None) -> int:
+    """Run once; the exit code is that of docs/cli.md. With `--json` the last line is the result, whatever happens.
+
+    `content` reads the prompt; `begun` is told the session's id once a turn has begun and the prompt is stored.
+    """
     progress = Progress(quiet=options.quiet)
     outcome = Outcome(time.monotonic())
 
@@ -83,10 +90,11 @@ def run(options: Options, prompt: str | None) -> int:
         signal.signal(signal.SIGTERM, terminated)
     try:
         _check(options)
-        content = read_prompt(prompt)
+        prompt = content()
         db = open_database(options.db)
         try:
-            trio.run(_main, options, content, db, progress, outcome, strict_exception_groups=True)
+            main = _main if options.fork is None else _forked
+            trio.run(main, options, prompt, db, progress, outcome, begun, strict_exception_groups=True)
         finally:
             db.close()
     except BaseException as raised:  # noqa: BLE001 - the run ends here, whatever it was; foreign errors go on below
@@ -111,17 +119,30 @@ def run(options: Options, prompt: str | None) -> int:
 
 def _check(options: Options) -> None:
     """What the command line cannot say about its options."""
-    if options.go_on and options.resume:
-        raise UsageError("--continue and --resume exclude each other")
+    ways = [
+        f"--{name}"
+        for name, given in (
+            ("continue", options.go_on or None),
+            ("resume", options.resume),
+            ("fork", options.fork),
+            ("session", options.session),
+        )
+        if given is not None
+    ]
+    if len(ways) > 1:
+        raise UsageError(f"{' and '.join(ways)} exclude each other")
+    if options.session is not None:
+        new_name("--session", options.session)
     if options.tools is not None and options.no_tools:
         raise UsageError("--tools and --no-tools exclude each other")
     if options.cwd is not None and not os.path.isdir(options.cwd):
         raise UsageError(f"--cwd {options.cwd} is not a folder")
-    if (options.max_tokens or 0) > MAX_INT:
-        raise UsageError(f"--max-tokens must be at most {MAX_INT}")
-    for name in ("temperature", "timeout"):
+    for name in ("max_tokens", "max_tokens_total"):
+        if (getattr(options, name) or 0) > MAX_INT:
+            raise UsageError(f"--{name.replace('_', '-')} must be at most {MAX_INT}")
+    for name in ("temperature", "timeout", "max_cost"):
         if not math.isfinite(getattr(options, name) or 0.0):
-            raise UsageError(f"--{name} must be a finite number")
+            raise UsageError(f"--{name.replace('_', '-')} must be a finite number")
 
 
 def _last_line(outcome: Outcome) -> None:
@@ -133,42 +154,61 @@ def _last_line(outcome: Outcome) -> None:
         outcome.broken(error)
 
 
-def read_prompt(prompt: str | None) -> list[Block]:
-    """The content of the message: the prompt, then what is piped in as a labelled block."""
-    if prompt == "-" or prompt is None:
-        text = piped.read(required=True)
-        if text is None or not text.strip():
-            raise UsageError("there is no prompt", hint='dsh run "QUESTION", or pipe one in')
-        return [text_block(mend_surrogates(text))]
-    if not prompt.strip():
-        raise UsageError("the prompt is empty")
-    blocks = [text_block(mend_surrogates(prompt))]
-    extra = piped.read(required=False)
-    if extra is not None:
-        blocks.append(text_block(f"\n\n<stdin>\n{extra}{'' if extra.endswith(chr(10)) else chr(10)}</stdin>"))
-    return blocks
+async def _forked(options: Options, content: list[Block], db: Database, *rest: Any) -> None:
+    """Run in a fork, which goes again if the run ends before its turn has begun."""
+    from dsh.session import forks
+
+    parent, boundary = find_place(db, options.fork or "")
+    _folder(options, db, parent)
+    fork = forks.store(db, parent, boundary)
+    with forks.taken_back_unused(db, fork):
+        await _main(options._replace(resume=fork, fork=None), content, db, *rest)
 
 
-async def _main(options: Options, content: list[Block], db: Database, progress: Progress, outcome: Outcome) -> None:
-    config = load_config(db).with_flags(loop__max_steps=options.max_steps, reasoning_effort=options.effort)
+async def _main(
+    options: Options,
+    content: list[Block],
+    db: Database,
+    progress: Progress,
+    outcome: Outcome,
+    begun: Callable[[str], None] | None,
+) -> None:
+    config = load_config(db).with_flags(
+        loop__max_steps=options.max_steps,
+        limits__max_cost=options.max_cost,
+        limits__max_tokens_total=options.max_tokens_total,
+        reasoning_effort=options.effort,
+    )
     resumed = _resumed_id(db, options)
     options = _carried_on(options, db, resumed)
-    folder = _folder_of(db, resumed) or _here(options)
-    if not os.path.isdir(folder):
-        raise UsageError(f"the folder of session {resumed} is gone: {folder}")
+    folder = _folder(options, db, resumed)
     writer = Writer(sys.stdout.fileno())
     with trio.CancelScope() as scope:
         end = _End(scope, outcome)
         with _signals(outcome, db, end):
-            async with program(db, config) as running:
+            async with program(
+                db, config, folder, notice=progress.notice, interrupted=lambda: outcome.signal is not None
+            ) as running:
                 route = await _route(options, running, config, db, resumed, progress)
+                if config["limits.max_cost"]:
+                    _require_price(running, route)
                 setup = _setup(options, running, writer)
-                if resumed is None:
-                    agent = await running.agents.create(route, meta={"cwd": folder}, setup=setup)
-                else:
-                    agent = await running.agents.resume(resumed, route, setup=setup)
-                outcome.agent = agent
-                await _turn(options, content, running, agent, writer, progress, outcome, end)
+                agent = await running.agents.open(
+                    route,
+                    session_id=options.session,
+                    resume_session_id=resumed if options.session is None else None,
+                    meta={"cwd": folder},
+                    setup=setup,
+                )
+                outcome.session, end.agent = agent.id, agent
+                await _turn(options, content, running, agent, writer, progress, outcome, end, begun)
+
+
+def _require_price(running: Program, route: dict[str, Any]) -> None:
+    """A run whose cost is limited asks no model whose price nobody knows."""
+    from dsh.capabilities.limits.budget import Budget
+
+    running.host.get(Budget).require_price(route["provider"], route["model"])
 
 
 def _carried_on(options: Options, db: Database, resumed: str | None) -> Options:
@@ -195,15 +235,20 @@ def _here(options: Options) -> str:
     return os.path.normpath(os.path.join(current_folder(), options.cwd or "."))
 
 
-def _folder_of(db: Database, session: str | None) -> str | None:
-    """Where a session that goes on has worked."""
+def _folder(options: Options, db: Database, session: str | None) -> str:
+    """Where the run works: a session that goes on where it has, a new one where it is started."""
     state = query.row(db, "session_state", session=session) if session is not None else None
-    return state[3] if state else None
+    folder = (state[3] if state else None) or _here(options)
+    if not os.path.isdir(folder):
+        raise UsageError(f"the folder of session {session} is gone: {folder}")
+    return folder
 
 
 def _resumed_id(db: Database, options: Options) -> str | None:
     if options.resume is not None:
         return find_session(db, options.resume)
+    if options.session is not None:
+        return options.session if query.row(db, "session_state", session=options.session) else None
     if not options.go_on:
         return None
     folder = _here(options)
@@ -224,7 +269,7 @@ async def _route(
     if options.mock is not None:
         chosen = providers.install_mock(running.host.root, options.mock)
     else:
-        chosen = await _choose(options, config, logged, progress)
+        chosen = await _choose(options, running, config, logged, progress)
         providers.install_routes(running.host.root, config, chosen.routes)
     if chosen.notice:
         progress.notice(chosen.notice)
@@ -239,7 +284,7 @@ async def _route(
 
 
 async def _choose(
-    options: Options, config: Config, logged: CallConfig | None, progress: Progress
+    options: Options, running: Program, config: Config, logged: CallConfig | None, progress: Progress
 ) -> providers.Selection:
     choose = partial(
         providers.choose,
@@ -248,6 +293,7 @@ async def _choose(
         model=options.model,
         base_url=options.base_url,
         header=logged,
+        service=running.llm,
     )
     try:
         return await choose()
@@ -299,21 +345,22 @@ def _json_line(session: Session, event: Event) -> str:
 
 class _End:
     """Ends the run before its time, for a signal or the time limit: the turn is cancelled, closed and flushed, and what
-    it said goes out. Before the turn there is nothing to close; after it a reader that does not read is waited for
-    only LAST_WRITE_S."""
+    it said goes out. Before the turn there is nothing to close; after it a reader that does not read is waited for only
+    LAST_WRITE_S. What other shells have sent waits for the next run."""
 
     def __init__(self, scope: trio.CancelScope, outcome: Outcome) -> None:
         self._scope = scope
         self._outcome = outcome
+        self.agent: Agent | None = None
         self._writing: trio.CancelScope | None = None
 
     def __call__(self) -> None:
-        agent = self._outcome.agent
-        if agent is not None and agent.signal is not None:
-            agent.cancel("user")
-        elif self._outcome.reason is None:
+        agent, over = self.agent, self._outcome.reason is not None
+        if agent is not None and (agent.signal is not None or over):
+            agent.stop()
+        elif not over:
             self._scope.cancel()
-        elif self._writing is not None:
+        if self._writing is not None:
             self._writing.deadline = trio.current_time() + LAST_WRITE_S
 
     def only_writing_is_left(self, scope: trio.CancelScope) -> None:
@@ -360,37 +407,108 @@ async def _turn(
     progress: Progress,
     outcome: Outcome,
     end: _End,
+    begun: Callable[[str], None] | None,
 ) -> None:
     answer = None if options.as_json else Answer(writer, live=os.isatty(writer.fd))
-    watch = Watch(agent, outcome, progress, answer)
+    task = _Task(agent, Watch(agent.options.get("model"), outcome, progress, answer), outcome, progress)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(progress.run)
         if options.timeout is not None:
-            nursery.start_soon(_limit_time, options.timeout, outcome, end)
+            nursery.start_soon(_limit_time, options.timeout, task, outcome, end)
         async with trio.open_nursery() as writing:
             writing.start_soon(_write, writer, agent, outcome)
-            await agent.when_idle()  # HD-3: what session-start listeners have begun is no part of the task
-            agent.ctx.on("session/event", lambda _, event: watch.event(event))
-            agent.ctx.on("agent/error", lambda _, turn, step, error: outcome.late(turn, error))
-            agent.followup(content, meta={"run": told} if (told := _told(options)) else None)
-            await agent.when_idle()
+            task.send(content, {"run": told} if (told := _told(options)) else None)
+            if begun is not None:  # now, or behind messages that waited; then it is stored beside them
+                agent.ctx.on("session/event", lambda s, event: begun(s.id) if event["type"] == "user/message" else None)
+            await _until_done(agent)
             outcome.reports = running.host.reports
-            watch.close()
+            task.close()
             writer.finish()
             end.only_writing_is_left(writing.cancel_scope)
         nursery.cancel_scope.cancel()
-    outcome.read_usage(agent)
+    outcome.read_usage(agent.session.db, running.host.config)
     progress.summary(outcome.summary())
+    left = query.rows(agent.session.db, "inbox_since", session=agent.id, after=0) if agent.stopping else []
+    if left:
+        progress.notice(f"messages of other shells that wait for the next run of this session: {len(left)}")
+
+
+async def _until_done(agent: Agent) -> None:
+    """Until nothing is left to do, for whomever, and the session is given back (`Agent.retire`)."""
+    try:
+        while not agent.retire():
+            await agent.when_idle()
+    except DshError as error:  # the answer goes out all the same
+        agent.report_error(agent.session.turns, 0, error)
+
+
+class _Task:
+    """The run's own prompt among what its session does (HD-3): messages that waited and those that come meanwhile from
+    other shells are turns of the same process, but not this run's answer. The message id tells."""
+
+    def __init__(self, agent: Agent, watch: Watch, outcome: Outcome, progress: Progress) -> None:
+        self._agent = agent
+        self._watch = watch
+        self._outcome = outcome
+        self._progress = progress
+        self._message: str | None = None
+        self._claimed = False  # it left the inbox, and the turn that begins next is its own
+        self._watched = False  # its turn is open
+        self._closed = False
+
+    def send(self, content: list[Block], meta: Any) -> None:
+        on = self._agent.ctx.on
+        on("agent/inbox/dequeue", lambda _, message: self._dequeued(message["id"]))
+        on("agent/inbox/discard", lambda _, messages: self._discarded([m["id"] for m in messages]))
+        on("agent/error", lambda _, turn, step, error: self._outcome.late(turn, error))
+        on("session/event", lambda _, event: self._event(event))
+        self._message = self._agent.followup(content, meta=meta)
+
+    def close(self) -> None:
+        """Its turn is over and flushed."""
+        if not self._closed:
+            self._closed = True
+            self._watch.close()
+
+    @property
+    def others_run(self) -> bool:
+        return self._outcome.reason is not None and self._agent.signal is not None
+
+    def _dequeued(self, message: str) -> None:
+        self._claimed = message == self._message
+
+    def _discarded(self, messages: list[str]) -> None:
+        if self._message in messages and self._outcome.reason is None:
+            self._outcome.reason = {"kind": "aborted"}
+
+    def _event(self, event: Event) -> None:
+        if event["type"] == "turn/start" and event["data"]["trigger"]["kind"] == "message":
+            self._watched, self._claimed = self._claimed, False
+            if not self._watched:
+                self._other_turn()
+        if self._watched:
+            self._watch.event(event)
+            self._watched = event["type"] != "turn/end"
+
+    def _other_turn(self) -> None:
+        if self._outcome.reason is not None:  # a turn begins after the flush of the one before it
+            self.close()
+            self._progress.notice("answered; a message that came meanwhile is worked on")
+        else:
+            self._progress.notice("a message that waited in this session is worked on first")
+        self._progress.doing("working on another message")
 
 
 async def _write(writer: Writer, agent: Agent, outcome: Outcome) -> None:
     await writer.run()
     if writer.broken is not None:
         outcome.broken(writer.broken)
-        agent.cancel("user")
+        if outcome.reason is None:
+            agent.stop()
 
 
-async def _limit_time(seconds: float, outcome: Outcome, end: _End) -> None:
+async def _limit_time(seconds: float, task: _Task, outcome: Outcome, end: _End) -> None:
     await trio.sleep(seconds)
-    outcome.limit = ("TIME_LIMIT", f"stopped after {seconds:g} s")
+    if not task.others_run:  # else the answer is there
+        outcome.limit = ("TIME_LIMIT", f"stopped after {seconds:g} s")
     end()

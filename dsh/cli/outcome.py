@@ -8,8 +8,9 @@ import time
 from typing import Any
 
 from dsh import query
-from dsh.agent.agent import Agent
 from dsh.core.errors import DshError, code_of, exit_code, failure_object, retryable
+from dsh.kernel.config import Config
+from dsh.store.database import Database
 
 _USAGE = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens", "reasoningTokens")
 
@@ -19,12 +20,14 @@ class Outcome:
 
     def __init__(self, began: float) -> None:
         self._began = began
-        self.agent: Agent | None = None
+        self.session: str | None = None
         self.turn: int | None = None
         self.steps = 0
         self.answer: str | None = None
         self.reason: dict[str, Any] | None = None
         self.usage: dict[str, int] | None = None
+        self.cost: float | None = None
+        self.seconds: float | None = None  # how long the turn took, where that is known better than by our own clock
         self.signal: signals.Signals | None = None
         self.limit: tuple[str, str] | None = None
         self.reader_left = False
@@ -50,13 +53,20 @@ class Outcome:
             message = f"standard output cannot be written: {error.strerror}"
             self._error = {"code": "OUTPUT", "message": message, "retryable": False}
 
-    def read_usage(self, agent: Agent) -> None:
+    def read_usage(self, db: Database, config: Config) -> None:
+        """What the task turn used, and its cost in USD unless a price is not known."""
         if self.turn is None:
             return
-        row = query.row(agent.session._db, "turn_usage", session=agent.id, turn=self.turn)
-        if row and row[0]:
-            figures = zip(_USAGE, row[1:], strict=True)
-            self.usage = {k: v for k, v in figures if v is not None or k in ("inputTokens", "outputTokens")}
+        rows = query.rows(db, "turn_usage", session=self.session, turn=self.turn)
+        if not rows:
+            return
+        from dsh.llm.prices import Prices
+
+        self.cost = Prices(config).cost(row[:6] for row in rows)
+        for name, figures in zip(_USAGE, list(zip(*rows, strict=True))[2:], strict=True):
+            reported = [figure for figure in figures if figure is not None]
+            if reported or name in ("inputTokens", "outputTokens"):
+                self.usage = {**(self.usage or {}), name: sum(reported)}
 
     @property
     def completed(self) -> bool:
@@ -101,8 +111,11 @@ class Outcome:
         kind = (self.reason or {}).get("kind")
         if self._error is None and (self.signal is not None or self.reader_left):
             return "interrupted"
-        if self._error is None and (self.limit is not None or kind == "max-tokens"):
+        over_budget = kind == "error" and (self.reason or {}).get("code") == "BUDGET_LIMIT"
+        if self._error is None and (self.limit is not None or kind == "max-tokens" or over_budget):
             return "limit"
+        if self._error is None and kind in ("aborted", "disposed", "interrupted"):  # from another shell, or by a crash
+            return "interrupted"
         return "rejected" if kind == "rejected" else "error"
 
     def result(self) -> dict[str, Any]:
@@ -111,16 +124,18 @@ class Outcome:
             "type": "result",
             "status": self.status(),
             "success": self.status() == "completed",
-            "sessionId": self.agent.id if self.agent is not None else None,
+            "sessionId": self.session,
             "turn": self.turn,
             "answer": self.answer,
             "result": self.answer,
             "reason": self.reason,
             "steps": self.steps,
-            "durationMs": round((time.monotonic() - self._began) * 1000),
+            "durationMs": round(self._seconds() * 1000),
         }
         if self.usage is not None:
             line["usage"] = self.usage
+        if self.cost is not None:
+            line["cost"] = self.cost
         if (error := self.error()) is not None:
             line["error"] = error
         return line
@@ -154,11 +169,17 @@ class Outcome:
         return exit_code(error["code"])
 
     def summary(self) -> str:
-        seconds = time.monotonic() - self._began
-        parts = [f"{self.steps} step{'' if self.steps == 1 else 's'}", f"{seconds:.1f} s"]
+        parts = [f"{self.steps} step{'' if self.steps == 1 else 's'}", f"{self._seconds():.1f} s"]
         if self.usage is not None:
             cached = self.usage.get("cacheReadTokens", 0)
             parts.append(f"{self.usage['inputTokens'] + cached:,} tokens in, {self.usage['outputTokens']:,} out")
-        if self.agent is not None:
-            parts.append(f"session {self.agent.id}")
+        if self.cost:  # a model on this machine costs nothing, which needs no saying
+            from dsh.llm.prices import dollars
+
+            parts.append(dollars(self.cost))
+        if self.session is not None:
+            parts.append(f"session {self.session}")
         return " · ".join(parts)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began if self.seconds is None else self.seconds

@@ -16,10 +16,30 @@ import time
 from pathlib import Path
 
 from dsh.core.errors import UsageError
+from dsh.core.lossless import mend_surrogates
+from dsh.core.messages import Block, text_block
 
 LIMIT_BYTES = 10 * 1024 * 1024
 GRACE_S = 0.25  # with a prompt given as an argument
 GRACE_ALONE_S = 10.0  # when standard input is the only place a prompt can come from
+
+
+def read_prompt(
+    prompt: str | None, *, what: str = "prompt", hint: str = 'dsh run "QUESTION", or pipe one in'
+) -> list[Block]:
+    """The content of the message: the prompt, then what is piped in as a labelled block."""
+    if prompt == "-" or prompt is None:
+        text = read(required=True)
+        if text is None or not text.strip():
+            raise UsageError(f"there is no {what}", hint=hint)
+        return [text_block(mend_surrogates(text))]
+    if not prompt.strip():
+        raise UsageError(f"the {what} is empty")
+    blocks = [text_block(mend_surrogates(prompt))]
+    extra = read(required=False)
+    if extra is not None:
+        blocks.append(text_block(f"\n\n<stdin>\n{extra}{'' if extra.endswith(chr(10)) else chr(10)}</stdin>"))
+    return blocks
 
 
 def read(*, required: bool) -> str | None:

@@ -7,26 +7,28 @@ import sys
 import time
 from typing import Any
 
-import trio
-
 from dsh.cli.output import errors_on_terminal, fit, one_line, width_of
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _CLEAR = "\r\x1b[2K"
+FRAME_S = 0.1
 
 
 class Progress:
     """What the person sees while the agent works. `notice` lines stay; the living line is erased before them."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, began: float | None = None) -> None:
+        """`began` is the time.monotonic() to count from; the present one if not given."""
         self._quiet = quiet
         self._terminal = not quiet and errors_on_terminal() and os.environ.get("TERM") != "dumb"
         self._colour = self._terminal and not os.environ.get("NO_COLOR")
         self._doing = ""
         self._shown = False
         self._paused = False
-        self._began = time.monotonic()
+        self._resumed = False  # for one frame: the end of what flowed is still on its way to the screen
+        self._began = time.monotonic() if began is None else began
         self._tokens = 0
+        self._frame = 0
 
     def notice(self, text: str) -> None:
         if not self._quiet:
@@ -55,6 +57,7 @@ class Progress:
         """While the answer is being written on the same screen the living line stays away."""
         if flows and self._shown:
             self._erase()
+        self._resumed = not flows and (self._paused or self._resumed)
         self._paused = flows
 
     def summary(self, text: str) -> None:
@@ -62,21 +65,32 @@ class Progress:
             self._erase()
             self._write(self._paint("2", text) + "\n")
 
+    @property
+    def living(self) -> bool:
+        """Whether there is a line to draw."""
+        return self._terminal
+
     async def run(self) -> None:
         """Draw the living line ten times a second; returns at once where there is no terminal."""
-        frame = 0
+        import trio  # who looks on from another shell draws without it
+
         while self._terminal:
-            if not self._paused and self._doing:
-                seconds = time.monotonic() - self._began
-                spin = self._paint("36", _FRAMES[frame % len(_FRAMES)])
-                amount = f" · {self._tokens:,} characters" if self._tokens else ""
-                room = _columns() - 3  # a line that wraps could not be taken back
-                tail = fit(f" · {seconds:.0f} s{amount}", room)
-                what = fit(_line(self._doing, 80), room - width_of(tail))
-                self._write(f"{_CLEAR}{spin} {what}{self._paint('2', tail)}")
-                self._shown = True
-            frame += 1
-            await trio.sleep(0.1)
+            self.draw()
+            await trio.sleep(FRAME_S)
+
+    def draw(self) -> None:
+        """The living line as it is now."""
+        if self._terminal and not self._paused and not self._resumed and self._doing:
+            seconds = time.monotonic() - self._began
+            spin = self._paint("36", _FRAMES[self._frame % len(_FRAMES)])
+            amount = f" · {self._tokens:,} characters" if self._tokens else ""
+            room = _columns() - 3  # a line that wraps could not be taken back
+            tail = fit(f" · {seconds:.0f} s{amount}", room)
+            what = fit(_line(self._doing, 80), room - width_of(tail))
+            self._write(f"{_CLEAR}{spin} {what}{self._paint('2', tail)}")
+            self._shown = True
+        self._frame += 1
+        self._resumed = False
 
     def close(self) -> None:
         self._erase()

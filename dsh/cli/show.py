@@ -10,12 +10,13 @@ import click
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import NoHistory, db_flag, reading
+from dsh.cli.common import NoHistory, db_flag, load_config, reading
 from dsh.cli.group import db_option
 from dsh.cli.transcript import Entry, entries, markdown, plain
 from dsh.core.errors import SessionError, UsageError
 from dsh.core.lossless import dumps, loads
-from dsh.query.naming import find_session
+from dsh.query.naming import find_place
+from dsh.session.jsonl import event_text, one_line
 from dsh.store.database import Database, Row
 
 _LAST = 2**53 - 1
@@ -26,39 +27,54 @@ _LAST = 2**53 - 1
 @click.option("--json", "form", flag_value="json", help="Print JSON Lines: the events as logged, with sessionId.")
 @click.option("--messages", "form", flag_value="messages", help="Print JSON Lines: the messages that the model sees.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, nothing left out.")
+@click.option("--request", "sent", metavar="TURN.STEP", help="Print the request that a step sent to its model.")
 @click.option("--full", is_flag=True, help="Do not shorten tool results, arguments and thinking.")
+@click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Only the last N turns.")
 @click.option("--from", "low", type=click.IntRange(min=0), metavar="SEQ", help="Begin with this event.")
 @click.option("--to", "high", type=click.IntRange(min=0), metavar="SEQ", help="End with this event.")
 @db_option
 @click.pass_context
-def command(ctx: click.Context, session: str, form: str | None, full: bool, low: int | None, high: int | None) -> int:
+def command(
+    ctx: click.Context,
+    session: str,
+    form: str | None,
+    sent: str | None,
+    full: bool,
+    tail: int | None,
+    low: int | None,
+    high: int | None,
+) -> int:
     """Print a session.
 
     ID may be the beginning of an id; - or last is the newest session. ID:SEQ prints one event, as dsh search names it.
     """
     if low is not None and high is not None and low > high:
         raise UsageError("--from is later than --to")
+    if tail is not None and low is not None:
+        raise UsageError("--tail and --from exclude each other")
+    if sent is not None and (form, low, high, tail) != (None, None, None, None):
+        raise UsageError("--request goes with no other form and no range")
     try:
         with reading(db_flag(ctx)) as db, db.snapshot():
-            id_, seq = _find(db, session)
+            id_, seq = find_place(db, session)
             if seq is not None:
-                if low is not None or high is not None:
-                    raise UsageError("--from and --to do not go with ID:SEQ")
+                if (low, high, tail) != (None, None, None):
+                    raise UsageError("--from, --to and --tail do not go with ID:SEQ")
                 low = high = seq
+            if tail is not None:
+                found = query.row(db, "tail_start", session=id_, turns=min(tail, _LAST))
+                low = found[0] if found else None
             _check_range(db, id_, seq)
+            if sent is not None:
+                from dsh.cli.sent import body
+
+                output.line(output.json_text(body(db, id_, sent, load_config(db))))
+                return 0
             first, last = min(low or 0, _LAST), _LAST if high is None else min(high, _LAST)
             _print(db, id_, form, first, last, full=full or seq is not None)
     except NoHistory as error:
         raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
     return 0
-
-
-def _find(db: Database, typed: str) -> tuple[str, int | None]:
-    """The session, and the event if one was named. An id may itself hold a colon, so the whole is tried first."""
-    head, colon, tail = typed.rpartition(":")
-    if colon and tail.isdecimal() and not query.row(db, "session_state", session=typed):
-        return find_session(db, head), int(tail)
-    return find_session(db, typed), None
 
 
 def _check_range(db: Database, id_: str, seq: int | None) -> None:
@@ -77,8 +93,8 @@ def _print(db: Database, id_: str, form: str | None, low: int, high: int, *, ful
         _, rows = db.stream(query.sql("messages_since"), {"session": id_, "seq": low})
         for seq, role, content, provenance in rows:
             if seq <= high:
-                more = f',"provenance":{_one_line(provenance)}' if provenance is not None else ""
-                line = f'{{"role":{dumps(role)},"content":{_one_line(content)}{more}}}'
+                more = f',"provenance":{one_line(provenance)}' if provenance is not None else ""
+                line = f'{{"role":{dumps(role)},"content":{one_line(content)}{more}}}'
                 output.line(output.json_text(line))
     elif form == "markdown":
         output.write(_markdown_head(db, id_))
@@ -90,18 +106,7 @@ def _print(db: Database, id_: str, form: str | None, low: int, high: int, *, ful
 
 def event_line(session: str, row: Row) -> str:
     """An event as one line of JSON, its data byte for byte as logged."""
-    seq, type_, time, data, sources, op = row
-    text = f'{{"type":{dumps(type_)},"seq":{seq},"time":{time},"data":{_one_line(data)}'
-    if sources is not None:
-        text += f',"sourceEventSeqs":{_one_line(sources)}'
-    if op is not None:
-        text += f',"surfaceOp":{_one_line(op)}'
-    return f'{text},"sessionId":{dumps(session)}}}'
-
-
-def _one_line(json: str) -> str:
-    """JSON text without line ends; inside a JSON string there can be none, so they are only layout."""
-    return json.replace("\r", " ").replace("\n", " ")
+    return f'{event_text(row)[:-1]},"sessionId":{dumps(session)}}}'
 
 
 def _entries(db: Database, id_: str, low: int, high: int) -> Iterator[Entry]:

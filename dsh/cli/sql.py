@@ -15,8 +15,8 @@ from dsh import query as named
 from dsh.cli import output
 from dsh.cli.common import db_flag, reading
 from dsh.cli.group import db_option
-from dsh.core.errors import DshError, UsageError
-from dsh.store.database import Database, Row
+from dsh.core.errors import DshError, StoreError, UsageError
+from dsh.store.database import DAMAGED, Database, Row
 
 _LOOK_AHEAD = 200  # rows that decide the widths of the columns
 _WIDEST = 60
@@ -85,6 +85,8 @@ def _explained(error: DshError, db: Database) -> DshError:
     """What SQLite says of a query, as wrong usage; trouble with the file stays what it is."""
     if error.code == "DB_READONLY":
         return UsageError("dsh sql only reads", hint="dsh config, dsh run and stock sqlite3 change things")
+    if error.message.startswith("no such") and (drift := db.schema_drift()):
+        return StoreError(f"{db.path} is damaged: {drift[0]}", hint=DAMAGED)
     if error.code == "VIEWS_ONLY" or error.message.startswith("no such table"):
         message = error.message.replace("not allowed:", "only the views can be queried:")
         return UsageError(message, hint=f"views: {', '.join(_views(db))}")

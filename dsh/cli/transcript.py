@@ -74,6 +74,8 @@ def entries(seq: int, type_: str, time: int, data: Any, calls: dict[str, str]) -
         kind, about = _reason(data.get("reason"))
         if kind != "completed":
             yield entry("note", f"turn ended: {kind}", about, failed=True)
+    elif isinstance(data.get("text"), str) and data["text"].strip():  # of a type that a plugin has added (CO-2)
+        yield entry("note", type_, data["text"])
 
 
 def _reason(reason: Any) -> tuple[str, str]:

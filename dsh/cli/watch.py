@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsh.agent.agent import Agent
 from dsh.cli.answer import Answer
 from dsh.cli.outcome import Outcome
 from dsh.cli.progress import Progress, call_title
@@ -13,10 +12,10 @@ from dsh.core.messages import text_of
 
 
 class Watch:
-    """Fed every event of the agent's session, in order."""
+    """Fed every event of a turn, in order. `model` is what is asked as far as the log does not say."""
 
-    def __init__(self, agent: Agent, outcome: Outcome, progress: Progress, answer: Answer | None) -> None:
-        self._agent = agent
+    def __init__(self, model: str | None, outcome: Outcome, progress: Progress, answer: Answer | None) -> None:
+        self._model = model or "the model"
         self._outcome = outcome
         self._progress = progress
         self._answer = answer
@@ -35,7 +34,12 @@ class Watch:
         self._outcome.steps += 1
         if self._answer is not None:
             self._answer.step_begins()
-        self._progress.doing(f"asking {self._agent.options.get('model', 'the model')}")
+        self._progress.text_flows(False)  # not at a step's end: the answer may stand there, without a newline
+        self._progress.doing(f"asking {self._model}")
+
+    def _request_header(self, event: Event, data: Any) -> None:
+        self._model = data["header"]["config"]["model"]
+        self._progress.doing(f"asking {self._model}")
 
     def _assistant_chunk(self, event: Event, data: Any) -> None:
         chunk = data["chunk"]
@@ -58,9 +62,6 @@ class Watch:
         if self._answer is not None:
             self._answer.message_ends(is_answer=not any(b["type"] == "tool-call" for b in content))
 
-    def _step_end(self, event: Event, data: Any) -> None:
-        self._progress.text_flows(False)
-
     def _tool_call(self, event: Event, data: Any) -> None:
         self._progress.text_flows(False)
         title = call_title(data["name"], data["arguments"])
@@ -76,7 +77,8 @@ class Watch:
         self._progress.notice(f"retry {data['retry']}/{data['maxRetries']} in {data['delayMs'] / 1000:.1f} s ({code})")
 
     def _turn_limit(self, event: Event, data: Any) -> None:
-        self._outcome.limit = ("STEP_LIMIT", f"stopped after {data['limit']} steps")
+        if data.get("kind", "steps") == "steps":  # of another kind the turn's end tells
+            self._outcome.limit = ("STEP_LIMIT", f"stopped after {data['limit']} steps")
 
     def _turn_end(self, event: Event, data: Any) -> None:
         if data["turn"] == self._outcome.turn:

@@ -78,11 +78,13 @@ _EXIT_BY_CODE: dict[str, int] = {
     "SESSION_NOT_FOUND": 2,
     "SESSION_NOT_LIVE": 2,
     "SESSION_ALREADY_EXISTS": 2,
+    "SESSION_HAS_FORKS": 2,
     "INVALID_BOUNDARY": 2,
     "OPEN_TURN": 2,
     "SEED_INVALID": 2,
     "INVALID_CONFIG": 3,
     "NO_MODEL": 3,
+    "PRICE_UNKNOWN": 3,
     "INVALID_ADAPTER": 3,
     "DUPLICATE_ADAPTER": 3,
     "LOCAL_MODEL_FAILED": 3,
@@ -102,6 +104,7 @@ _EXIT_BY_CODE: dict[str, int] = {
     "CONTEXT_WINDOW_EXCEEDED": 6,
     "STEP_LIMIT": 6,
     "TIME_LIMIT": 6,
+    "BUDGET_LIMIT": 6,
     "REFUSED": 7,
     "DB_BUSY": 8,
     "DB_DAMAGED": 8,
@@ -111,6 +114,7 @@ _EXIT_BY_CODE: dict[str, int] = {
     "DB_READONLY": 8,
     "DB_IO": 8,
     "LOG_CORRUPT": 8,
+    "METER_BAD_LOG": 8,
     "VERSION_UNSUPPORTED": 8,
     "LEGACY_EVENT": 8,
     "SESSION_LEASED": 8,
@@ -136,12 +140,23 @@ def code_of(error: BaseException) -> str | None:
     return error.code if isinstance(error, DshError) else None
 
 
+def blame(error: BaseException, plugin: str) -> None:
+    """Note whose failure it is; the first note stays. It is told before the error's text."""
+    error.__dict__.setdefault("_plugin", plugin)
+
+
+def blaming(error: BaseException, text: str) -> str:
+    """What an error says, after the name of the plugin it is blamed on, if on any."""
+    plugin = error.__dict__.get("_plugin")
+    return f"plugin {plugin}: {text}" if plugin else text
+
+
 def _text_of(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the failure it describes (LS-43)
         return "<unrenderable value>"
-    return text or type(error).__name__
+    return blaming(error, text or type(error).__name__)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

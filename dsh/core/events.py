@@ -8,6 +8,7 @@ from dsh.core.kinds import OpenKind
 
 SURFACE_TYPES: Final = frozenset({"user/message", "assistant/message", "tool/result", "steering/message"})
 
+# `out_of_band`: True for a log-only type that may be appended outside a turn (SE-57).
 event_type = OpenKind(
     "session event type",
     "turn/start",
@@ -23,7 +24,10 @@ event_type = OpenKind(
     "tool/result",
     "todo/write",
     "request/header",
+    facets=("out_of_band",),
 )
+event_type.declare("session/title", out_of_band=True)
+event_type.declare("session/title-llm-request", out_of_band=True)
 
 
 class Event(TypedDict, total=False):

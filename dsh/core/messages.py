@@ -7,9 +7,10 @@ assembled, frozen model call.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
-from dsh.core.lossless import same
+from dsh.core.kinds import content_block
+from dsh.core.lossless import FrozenDict, dumps, same
 
 
 class Block(TypedDict):
@@ -118,6 +119,9 @@ class CallConfig(TypedDict):
 CONFIG_FIELDS = ("provider", "model", "reasoningEffort", "temperature", "maxTokens", "stop")
 
 
+_OPTIONAL_PARTS = ("system", "tools", "messagePrefix")
+
+
 class EpochHeader(TypedDict):
     """The logged request envelope; the last three are absent, never empty (SE-30)."""
 
@@ -162,8 +166,42 @@ def same_config(a: CallConfig, b: CallConfig) -> bool:
     return all((f in a) == (f in b) and same(a.get(f), b.get(f)) for f in CONFIG_FIELDS)
 
 
+def canonical(header: EpochHeader) -> EpochHeader:
+    """A frozen header without the parts that are empty, which mean the same as absent ones (SE-30)."""
+    if all(header.get(part, True) for part in _OPTIONAL_PARTS):
+        return header
+    kept = FrozenDict({k: v for k, v in header.items() if v or k not in _OPTIONAL_PARTS})
+    return cast(EpochHeader, kept)
+
+
+def same_header(a: EpochHeader, b: EpochHeader) -> bool:
+    """SE-32: tools and prefix compare as JSON text, since a changed key order changes the bytes sent."""
+    return (
+        same_config(a["config"], b["config"])
+        and a.get("system", "") == b.get("system", "")
+        and all(
+            a.get(part) is b.get(part) or dumps(a.get(part, [])) == dumps(b.get(part, []))
+            for part in ("tools", "messagePrefix")
+        )
+    )
+
+
 def text_block(text: str) -> Block:
     return {"type": "text", "text": text}
+
+
+def model_text(content: list[Block]) -> str:
+    """What a model that reads only text gets of a content list: the visible text, and what the owners of declared block
+    kinds make of theirs."""
+    return "".join(_model_text(b) for b in content)
+
+
+def _model_text(block: Block) -> str:
+    kind = block["type"]
+    if kind == "text":
+        return block.get("text", "")
+    as_text = content_block.facet(kind, "text")
+    return str(as_text(block)) if as_text is not None else ""
 
 
 def text_of(content: list[Block]) -> str:

@@ -8,6 +8,8 @@ is never silently replaced (CF-2). Named providers are tables of the personal fi
     [providers.work]
     base_url = "https://llm.example/v1"
     api_key_env = "WORK_KEY"
+
+Prices have keys of their own, `prices.PROVIDER/MODEL.FIELD`, in the file `[prices."PROVIDER/MODEL"]` (dsh.llm.prices).
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ def _positive_ms(value: Any) -> str | None:
     return None if 0 < value <= 2147483647 else "must be in 1..2147483647 milliseconds"
 
 
+def _amount(value: Any) -> str | None:
+    return None if 0 <= value < float("inf") else "must be a number from 0 on"
+
+
 def _ratio(value: Any) -> str | None:
     return None if 0 <= value <= 1 else "must be in 0..1"
 
@@ -57,9 +63,14 @@ SETTINGS: dict[str, Setting] = {
         Setting("model", str, "", "model of new sessions; empty takes the provider's default"),
         Setting("reasoning_effort", str, "", "reasoning effort asked for; empty leaves the provider's own"),
         Setting("persona", str, "", "text put into the system prompt after the identity line"),
-        Setting("plugins", list, [], "modules of third-party plugins to start"),
+        Setting("plugins", list, [], "modules of third-party plugins to start; in [plugins] of the file: modules"),
+        Setting("plugins.enabled", bool, True, "start plugins that are not part of the program"),
+        Setting("plugins.disabled", list, [], "names of plugins not to start"),
+        Setting("plugins.start_timeout_ms", int, 5000, "time a plugin may take to start", _positive_ms),
         Setting("loop.max_parallel_tool_calls", int, 10, "tool bodies in flight in one step", _at_least(1)),
         Setting("loop.max_steps", int, 500, "steps a turn may take; 0 sets no limit", _at_least(0)),
+        Setting("limits.max_cost", float, 0.0, "USD that a run may spend; 0 sets no limit", _amount),
+        Setting("limits.max_tokens_total", int, 0, "tokens that a run may use in all; 0 sets no limit", _at_least(0)),
         Setting("llm.idle_timeout_ms", int, 300_000, "silence of a stream that counts as a failure", _positive_ms),
         Setting("llm.discover", bool, True, "look for model servers on their usual loopback ports"),
         Setting("retry.max_transient_retries", int, 2, "further tries after a transient failure", _at_least(0)),
@@ -168,14 +179,28 @@ def parse_setting(key: str, text: str) -> Any:
     return check(known(key), _parse(known(key), text), "value")
 
 
-def known(key: str) -> Setting:
-    try:
-        return SETTINGS[key]
-    except KeyError:
-        import difflib
+PRICE_FIELDS = ("input", "output", "cache_read", "cache_write")
 
-        near = difflib.get_close_matches(key, SETTINGS, 1)
-        raise ConfigError(f"no setting is called {key!r}", hint=f"did you mean {near[0]}?" if near else None) from None
+
+def _find(key: str) -> Setting | None:
+    """The setting of a key; that of a price is made for its model, whose name may hold dots."""
+    group, _, rest = key.partition(".")
+    model, _, field = rest.rpartition(".")
+    if group == "prices" and "/" in model and field in PRICE_FIELDS:
+        return Setting(key, float, 0.0, "USD per million tokens", _amount)
+    return SETTINGS.get(key)
+
+
+def known(key: str) -> Setting:
+    if (setting := _find(key)) is not None:
+        return setting
+    import difflib
+
+    near = difflib.get_close_matches(key, SETTINGS, 1)
+    hint = f"did you mean {near[0]}?" if near else None
+    if key.startswith("prices."):
+        hint = f"prices.PROVIDER/MODEL.FIELD, with one of the fields {', '.join(PRICE_FIELDS)}"
+    raise ConfigError(f"no setting is called {key!r}", hint=hint)
 
 
 class Config:
@@ -187,6 +212,19 @@ class Config:
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key][0] if key in self._values else known(key).default
+
+    @property
+    def prices(self) -> dict[str, dict[str, float]]:
+        """The prices that the user gave, by PROVIDER/MODEL and field."""
+        found: dict[str, dict[str, float]] = {}
+        for key in self.price_keys:
+            model, _, field = key.removeprefix("prices.").rpartition(".")
+            found.setdefault(model, {})[field] = self[key]
+        return found
+
+    @property
+    def price_keys(self) -> list[str]:
+        return [key for key in self._values if key.startswith("prices.")]
 
     def origin(self, key: str) -> Origin:
         return self._values[key][1] if key in self._values else "default"
@@ -209,11 +247,11 @@ def load(stored: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] 
     env = os.environ if environ is None else environ
     values: dict[str, tuple[Any, Origin]] = {}
     for key, value in (stored or {}).items():
-        if key in SETTINGS:
-            values[key] = (check(SETTINGS[key], value, "stored setting"), "stored")
+        if (setting := _find(key)) is not None:
+            values[key] = (check(setting, value, "stored setting"), "stored")
     file, providers = _personal_file()
     for key, value in file.items():
-        values[key] = (check(SETTINGS[key], value, str(config_path())), "file")
+        values[key] = (check(known(key), value, str(config_path())), "file")
     for setting in SETTINGS.values():
         text = env.get(setting.variable)
         if text is not None and text.strip():
@@ -256,16 +294,27 @@ def _personal_file() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
                 raise ConfigError(f"{path}: providers.{name}.{key} is not a setting; known: {known_keys}")
             if not isinstance(value, _PROVIDER_KEYS[key]):
                 raise ConfigError(f"{path}: providers.{name}.{key} has the wrong type")
-    flat: dict[str, Any] = {}
+    flat = _flat_prices(path, table.pop("prices", {}))
     for key, value in table.items():
         if isinstance(value, dict):
-            flat.update({f"{key}.{k}": v for k, v in value.items()})
+            flat.update({key if (key, k) == ("plugins", "modules") else f"{key}.{k}": v for k, v in value.items()})
         else:
             flat[key] = value
     for key in flat:
-        if key not in SETTINGS:
+        if _find(key) is None:
             raise ConfigError(f"{path}: {known_or_hint(key)}")
     return flat, providers
+
+
+def _flat_prices(path: Path, tables: Any) -> dict[str, Any]:
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        raise ConfigError(f'{path}: prices must be tables, as in [prices."openai/gpt-5-mini"]')
+    flat = {f"prices.{model}.{field}": value for model, table in tables.items() for field, value in table.items()}
+    for key in flat:
+        if _find(key) is None:
+            fields = ", ".join(PRICE_FIELDS)
+            raise ConfigError(f"{path}: {key} is not a price; a name is PROVIDER/MODEL, its fields are {fields}")
+    return flat
 
 
 def known_or_hint(key: str) -> str:

@@ -1,7 +1,7 @@
-"""The host: hooks, services by type, the root context, and the plugins that were named.
+"""The host: hooks, services by type, the root context, and the plugins.
 
 A plugin is a module with `def setup(ctx: Context) -> None`. Built-in capabilities and third-party ones are started by
-the same call; third-party modules are named in the setting `plugins`, so no start-up scans installed packages.
+the same call; what it takes to find the others, and to live with their faults, is in found.py and plugins.py.
 """
 
 from __future__ import annotations
@@ -10,14 +10,39 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
-from dsh.core.errors import ConfigError, InvariantError, render_chain
+from dsh.core.errors import InvariantError, render_chain
 from dsh.kernel.config import Config
-from dsh.kernel.hooks import Hooks
+from dsh.kernel.hooks import CheckedHooks, Hooks
 from dsh.kernel.scope import Context
 
 T = TypeVar("T")
+State = Literal["found", "loaded", "off", "failed", "untrusted"]
+
+
+class Plugin:
+    """One plugin: where it comes from, what became of it, and what it has registered, as (what, name) in order.
+
+    `origin` is built-in, installed, setting, user or project; `where` the package (with `version`) or the file.
+    """
+
+    __slots__ = ("ctx", "module", "name", "origin", "reason", "registered", "state", "version", "where")
+
+    def __init__(self, name: str, origin: str, module: str, where: str = "", version: str = "") -> None:
+        self.name = name
+        self.origin = origin
+        self.module = module
+        self.where = where
+        self.version = version
+        self.state: State = "found"
+        self.reason = ""
+        self.registered: list[tuple[str, str]] = []
+        self.ctx: Context | None = None
+
+    @property
+    def foreign(self) -> bool:
+        return self.origin != "built-in"
 
 
 class Host:
@@ -25,7 +50,8 @@ class Host:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.hooks = Hooks(self.report)
+        self.hooks = (CheckedHooks if os.environ.get("DSH_CHECK") == "1" else Hooks)(self.report)
+        self.plugins: list[Plugin] = []  # in the order of their start
         self.reports: list[tuple[str, BaseException]] = []
         self._services: dict[type[Any], Any] = {}
         self.root = Context(self)
@@ -57,16 +83,22 @@ class Host:
         return cast("T | None", self._services.get(kind))
 
     def start(self, modules: Iterable[str]) -> None:
-        """Set up each named plugin in its own context; one that cannot be imported is a configuration error."""
-        for name in modules:
-            try:
-                module = importlib.import_module(name)
-            except ImportError as error:
-                raise ConfigError(f"plugin {name!r} cannot be imported: {error}") from error
-            setup = getattr(module, "setup", None)
-            if setup is None:
-                raise ConfigError(f"plugin {name!r} has no setup(ctx)")
-            setup(self.root.scope())
+        """Set up modules of the program itself, each in its own context; one that fails is a fault of the program.
+        Those named in `plugins.disabled` are left out."""
+        for module in modules:
+            plugin = Plugin(module.rpartition(".")[2], "built-in", module)
+            self.plugins.append(plugin)
+            if plugin.name in self.config["plugins.disabled"]:
+                plugin.state = "off"
+                continue
+            self.set_up(plugin, importlib.import_module(module).setup)
+            plugin.state = "loaded"
+
+    def set_up(self, plugin: Plugin, setup: Callable[[Context], None]) -> None:
+        """Call a plugin's `setup` with a context of its own."""
+        plugin.ctx = ctx = self.root.scope()
+        ctx.plugin = plugin
+        setup(ctx)
 
     async def close(self) -> None:
         await self.root.dispose()

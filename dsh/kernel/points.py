@@ -5,13 +5,15 @@
 `waterfall`  listeners around a default: each gets `next` as its last argument and calls it at most once, or decides
              alone. The first registered is outermost (AL-82, CO-40).
 
-The first argument of an `agent/*` point is the agent, and the agent is its scope key; `tools/*` points are keyed by
-the agent of the execution, `session/*` by the agent that drives the session (SC-15). `llm/stream` has no key.
+`SUBJECTS` names the argument that a point is filtered by: a dispatch reaches the listeners without a scope and those
+in the scope of that very object (SC-10, SC-15). A point that is not in it reaches every listener: registries change
+for all (SC-16), and a listener of `llm/stream` reads the request's `session_id` (CO-29).
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
 Kind = Literal["notice", "serial", "waterfall"]
 
@@ -37,6 +39,7 @@ POINTS: Final[dict[str, Kind]] = {
     "agent/post-step": "serial",  # agent, turn, step, signal
     "agent/turn-continuation": "waterfall",  # agent, turn, default, signal -> ContinuationDecision
     "agent/turn-stop": "serial",  # agent, turn, signal -> stop or None; the first stop wins
+    "agent-loop/config-start-failed": "notice",  # session id, error; the one without an agent
     "llm/stream": "waterfall",  # request -> async iterator of chunks
     "tools/change": "notice",  # -
     "tools/pre-execute": "waterfall",  # execution -> PreToolDecision
@@ -45,4 +48,30 @@ POINTS: Final[dict[str, Kind]] = {
     "tools/result": "notice",  # execution, result
     "system-prompt/assemble": "waterfall",  # assembly, context -> assembly
     "system-prompt/change": "notice",  # -
+}
+
+Subject = Callable[[tuple[Any, ...]], object]
+
+
+def _agent(args: tuple[Any, ...]) -> object:
+    return args[0]
+
+
+def _agent_of_execution(args: tuple[Any, ...]) -> object:
+    return args[0].agent
+
+
+def _agent_of_session(args: tuple[Any, ...]) -> object:
+    return args[0].scope_key
+
+
+def _agent_of_assembly(args: tuple[Any, ...]) -> object:
+    return args[1].agent
+
+
+SUBJECTS: Final[dict[str, Subject]] = {
+    **{point: _agent for point in POINTS if point.startswith("agent/")},
+    **{point: _agent_of_session for point in POINTS if point.startswith("session/")},
+    **dict.fromkeys(("tools/pre-execute", "tools/execute", "tools/post-execute", "tools/result"), _agent_of_execution),
+    "system-prompt/assemble": _agent_of_assembly,
 }

@@ -8,15 +8,17 @@ under its key only and is undone with it, in reverse order, each exactly once. R
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
 from dsh.core.errors import DshError, InvariantError
+from dsh.kernel.tables import NamedEntries
 
 if TYPE_CHECKING:
+    from dsh.core.kinds import OpenKind
     from dsh.kernel.hooks import Listener
-    from dsh.kernel.host import Host
+    from dsh.kernel.host import Host, Plugin
 
 T = TypeVar("T")
 Undo = Callable[[], Awaitable[None] | None]
@@ -33,6 +35,7 @@ class Context:
         self.host = host
         self._parent = parent
         self.key = key
+        self.plugin: Plugin | None = parent.plugin if parent is not None else None  # on whose behalf it registers
         self._undos: list[Undo] = []
         self._closed = False
         self._done: trio.Event | None = None
@@ -47,14 +50,30 @@ class Context:
         self.require_open()
         self._undos.append(undo)
 
-    def on(self, point: str, listener: Listener, *, first: bool = False) -> None:
+    def registered(self, what: str, name: str) -> None:
+        """Note a contribution of the plugin behind this context, for `dsh plugins`."""
+        if self.plugin is not None:
+            self.plugin.registered.append((what, name))
+
+    def on(self, point: str, listener: Listener, *, first: bool = False, everywhere: bool = False) -> None:
+        """Listen at a hook point until this context ends; `first` goes before the others (SC-13), `everywhere` is for
+        tooling that hears of every agent although this context has a scope (SC-12)."""
         self.require_open()
-        self.effect(self.host.hooks.add(point, listener, self.key, first=first))
+        self.effect(self.host.hooks.add(point, listener, self, first=first, everywhere=everywhere))
+        self.registered("hook", point)
+
+    def declare(self, kind: OpenKind, tag: str, **facets: Any) -> None:
+        """Add a tag to an open kind of dsh.core until this context ends; TAG_DUPLICATE (CO-1, CO-5). The kind says
+        which facets it has a use for. A tag is known to the whole process, whatever the context's scope."""
+        self.require_open()
+        self.effect(kind.declare(tag, **facets))
+        self.registered(kind.name, tag)
 
     def provide(self, kind: type[T], service: T) -> None:
         """Offer the program's one service of type `kind`, until this context ends."""
         self.require_open()
         self.effect(self.host.provide(kind, service))
+        self.registered("service", kind.__name__)
 
     def get(self, kind: type[T]) -> T:
         return self.host.get(kind)
@@ -99,17 +118,22 @@ class Layers(Generic[T]):
         self._what = what
         self._code = code
         self._changed = changed or (lambda: None)
-        self._layers: dict[int | None, tuple[object | None, dict[str, T]]] = {None: (None, {})}
+        self._layers: dict[int | None, tuple[object | None, NamedEntries[T]]] = {None: (None, self._table(None))}
+
+    def _table(self, slot: int | None) -> NamedEntries[T]:
+        layer = "globally" if slot is None else "in this scope"
+        return NamedEntries(
+            lambda name: InvariantError(f"{self._what} {name!r} is already registered {layer}", code=self._code)
+        )
 
     def add(self, ctx: Context, name: str, value: T) -> None:
         """Register under the context's key; the undo is owned before the change is announced (SC-23)."""
         ctx.require_open()
         slot = None if ctx.key is None else id(ctx.key)
-        _, table = self._layers.setdefault(slot, (ctx.key, {}))
-        if name in table:
-            layer = "globally" if slot is None else "in this scope"
-            raise InvariantError(f"{self._what} {name!r} is already registered {layer}", code=self._code)
-        table[name] = value
+        if slot not in self._layers:
+            self._layers[slot] = (ctx.key, self._table(slot))
+        _, table = self._layers[slot]
+        take_out = table.insert(name, value)  # of a layer just made this cannot fail (SC-24)
         live = True
 
         def remove(announce: bool = True) -> None:
@@ -117,7 +141,7 @@ class Layers(Generic[T]):
             if not live:
                 return
             live = False
-            del table[name]
+            take_out()
             if not table and slot is not None:
                 self._layers.pop(slot, None)
             if announce:
@@ -129,10 +153,12 @@ class Layers(Generic[T]):
         except BaseException:
             remove(announce=False)
             raise
+        ctx.registered(self._what, name)
 
     def own(self, key: object | None) -> dict[str, T]:
         """The entries of one layer alone, as a snapshot; `None` is the global layer."""
-        return dict(self._layers.get(None if key is None else id(key), (None, {}))[1])
+        found = self._layers.get(None if key is None else id(key))
+        return found[1].snapshot() if found is not None else {}
 
     def merged(self, key: object | None) -> dict[str, T]:
         """What `key` sees: globals in order, shadowed in place, then its own new names (SC-22)."""

@@ -22,7 +22,7 @@ from dsh.llm.adapters.chat import ChatAdapter, Endpoint, Listed
 from dsh.llm.adapters.chat_request import DIALECTS
 from dsh.llm.catalogue import DEEPSEEK
 from dsh.llm.failure import LlmError
-from dsh.llm.routes import BUILT_IN, LOCAL, Route, configured, given_base_url
+from dsh.llm.routes import BUILT_IN, LOCAL, PLUGIN, Route, configured, given_base_url
 from dsh.llm.service import LlmService
 
 WAYS_ON = (
@@ -52,11 +52,14 @@ def _local_route() -> Route | None:
 
 
 class _Chooser:
-    """The routes known to one choice; those of this machine join when they are looked for."""
+    """The routes known to one choice, those that plugins serve included; those of this machine join when they are
+    looked for."""
 
-    def __init__(self, config: Config, known: dict[str, Route]) -> None:
+    def __init__(self, config: Config, known: dict[str, Route], service: LlmService | None = None) -> None:
         self.config = config
         self.known = known
+        for info in service.providers() if service is not None else ():
+            self.known[info["id"]] = Route(info["id"], info["name"], "", kind=PLUGIN)
         self.looked = False
 
     def usable(self) -> dict[str, Route]:
@@ -115,15 +118,16 @@ async def choose(
     base_url: str | None = None,
     header: CallConfig | None = None,
     environ: Mapping[str, str] | None = None,
+    service: LlmService | None = None,
 ) -> Selection:
     """The provider and model of a run; ConfigError NO_MODEL with ways on when there is none.
 
     `provider`, `model`, `base_url` are the flags; `header` is the configuration last logged by a session that
     goes on. A session stays with its provider: if that is not configured any more this is an error, since its
-    history must not move to somebody else without being told to.
+    history must not move to somebody else without being told to. `service` knows the routes that plugins serve.
     """
     url = given_base_url(base_url, environ)
-    chooser = _Chooser(config, configured(config, base_url=url, provider=provider, environ=environ))
+    chooser = _Chooser(config, configured(config, base_url=url, provider=provider, environ=environ), service)
     wanted = model
     set_model: str = config["model"]
     if provider:
@@ -159,7 +163,7 @@ async def choose(
     if not chosen and set_model and _belongs(config, route, level):
         chosen = set_model.removeprefix(f"{route.name}/") if not route.model_ids_with_slash else set_model
     if not chosen:
-        chosen = route.model or await _ask(route, config)
+        chosen = route.model or await _ask(route, config, service)
     notice = None
     if level == "first" and route.kind == LOCAL:
         notice = f"using the local model {chosen} (no key or server found)"
@@ -219,8 +223,14 @@ def _belongs(config: Config, route: Route, level: str) -> bool:
     return level in ("config", "first")
 
 
-async def _ask(route: Route, config: Config) -> str:
+async def _ask(route: Route, config: Config, service: LlmService | None) -> str:
     """The first model that the server lists; one given by its URL alone is tried even if it lists none."""
+    if service is not None and route.kind == PLUGIN:
+        models = await service.list_models(route.name)
+        if not models:
+            hint = f"name one with -m {route.name}/MODEL"
+            raise ConfigError(f"provider {route.name!r} lists no model", code="NO_MODEL", hint=hint)
+        return models[0]["id"]
     adapter = ChatAdapter(endpoint(route, config))
     listed: list[Listed] = []
     reason = "it lists no models"
@@ -270,7 +280,7 @@ def install_routes(ctx: Context, config: Config, routes: Mapping[str, Route]) ->
     call; connections and the local model's server are closed with `ctx`."""
     service = ctx.get(LlmService)
     for route in routes.values():
-        if route.missing is not None:
+        if route.missing is not None or route.kind == PLUGIN:
             continue
         if route.kind == LOCAL:
             from dsh.llm.adapters.local import LocalAdapter

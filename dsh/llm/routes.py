@@ -18,6 +18,7 @@ from dsh.kernel.config import Config
 from dsh.llm.catalogue import DEFAULT_MODEL
 
 LOCAL = "local"
+PLUGIN = "plugin"  # the kind of a route whose adapter a plugin has registered
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class LlmService:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._routes: dict[str, Adapter] = {}
+        self._plain: dict[int, tuple[Message, Message]] = {}  # of the last request: what it had to be stripped of
 
     # --- registry
 
@@ -77,6 +78,8 @@ class LlmService:
                 raise LlmError(f"provider {route!r} is already served", "DUPLICATE_ADAPTER")
             checked_provider(route, adapter.provider_info(route))
         self._routes.update(dict.fromkeys(routes, adapter))
+        for route in routes:
+            ctx.registered("adapter", route)
 
         def undo() -> None:
             for route in routes:
@@ -180,17 +183,22 @@ class LlmService:
         """The request as `adapter` may see it: without replay state that is not its own (LS-29, CO-15)."""
         if not [m for m in request.messages if "provenance" in m and "replayState" in m["provenance"]]:
             return request
-        return request.changed(messages=tuple(self._stripped(adapter, m) for m in request.messages))
+        before, self._plain = self._plain, {}
+        return request.changed(messages=tuple(self._stripped(adapter, m, before) for m in request.messages))
 
-    def _stripped(self, adapter: Adapter, message: Message) -> Message:
+    def _stripped(self, adapter: Adapter, message: Message, before: dict[int, tuple[Message, Message]]) -> Message:
+        """The same object for the same message, request after request: an adapter knows by it what it has written."""
         provenance = message.get("provenance")
         if not provenance or "replayState" not in provenance:
             return message
         if self._routes.get(provenance["provider"]) is adapter:
             return message
-        plain = {"provider": provenance["provider"], "model": provenance["model"]}
-        stripped: Message = freeze({**message, "provenance": plain})
-        return stripped
+        known = before.get(id(message))
+        if known is None or known[0] is not message:
+            plain = {"provider": provenance["provider"], "model": provenance["model"]}
+            known = (message, freeze({**message, "provenance": plain}))
+        self._plain[id(message)] = known
+        return known[1]
 
 
 _MARK = "_adapter_boundary"

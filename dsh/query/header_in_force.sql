@@ -1,4 +1,6 @@
 -- The latest request header of a session (SE-31).
 -- session: id
 -- → seq, header (JSON)
-SELECT seq, header FROM request_header WHERE session_id = :session ORDER BY seq DESC LIMIT 1
+SELECT seq, data -> 'header' FROM event
+WHERE session_id = :session AND type = 'request/header' AND type <> 'assistant/chunk'
+ORDER BY part DESC, seq DESC LIMIT 1

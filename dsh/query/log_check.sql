@@ -7,7 +7,7 @@ SELECT s.length,
   (SELECT count(*) FROM event WHERE session_id = :session),
   (SELECT iif(json_valid(data), type || ' ' || (data ->> 'turn'), type)
    FROM event WHERE session_id = :session AND type IN ('turn/start', 'turn/end')
-     AND type <> 'assistant/chunk' ORDER BY seq DESC LIMIT 1),
+     AND type <> 'assistant/chunk' ORDER BY part DESC, seq DESC LIMIT 1),
   s.turns, s.open_turn,
   coalesce(
     (SELECT min(seq) FROM event WHERE session_id = :session AND type <> 'assistant/chunk'
@@ -16,5 +16,5 @@ SELECT s.length,
   iif(s.open_turn IS NULL, NULL,
     (SELECT min(seq) FROM event WHERE session_id = :session AND json_valid(data) = 0 AND seq >=
        (SELECT seq FROM event WHERE session_id = :session AND type = 'turn/start' AND type <> 'assistant/chunk'
-        ORDER BY seq DESC LIMIT 1)))
+        ORDER BY part DESC, seq DESC LIMIT 1)))
 FROM session s WHERE s.id = :session

@@ -5,6 +5,8 @@ finds the newest 5,000 hits and ranks those by bm25; only the best are looked at
 what is shown has its text read and cut. Session, folder and type are tags in the index, so a filter by them is one
 more term of the match. Time is checked at each event, and narrowed beforehand to the sessions that reach into it.
 
+What a hidden session said is not found, unless a fork that is not hidden shares it: it is found there.
+
 The rank here is for people. The order of the query service (SQ-54, SQ-55) and its cursors are another way of using
 the same index, words and snippets.
 """
@@ -134,8 +136,12 @@ def search(
 
 
 class _Head(NamedTuple):
+    """An event that matches. `session_id` is where it is found; the owner, which wrote it, is another if that one is
+    hidden."""
+
     id: int
-    session_id: str
+    session_id: str | None
+    owner_id: str
     seq: int
     type: str
     time: int
@@ -152,6 +158,10 @@ class _Search:
         if filters.session is not None:
             self._owners = dict(query.rows(db, "search_lineage", session=filters.session))
         self._match = expression(wanted, partial(_words, db), self._tags())
+        if filters.session is None:
+            unseen = [row[0] for row in query.rows(db, "search_unseen", limit=_GROUP)]
+            if unseen:  # not needed for what is found, but they would take the place of others among the newest hits
+                self._match = f"({self._match}) NOT {_tagged(unseen)}"
         self._found: dict[int, _Head] = {}
         self._sessions: dict[str, None] = {}
 
@@ -193,7 +203,7 @@ class _Search:
             ids, capped = self._ranked(rest, max(limit, _LOOK))
             before = len(self._sessions)
             for head in self._heads(ids):
-                if all_hits or head.session_id not in self._sessions:
+                if head.session_id is not None and (all_hits or head.session_id not in self._sessions):
                     self._found[head.id] = head
                     self._sessions[head.session_id] = None
                     if len(self._found) == limit:
@@ -215,9 +225,11 @@ class _Search:
 
     def _heads(self, ids: list[int]) -> Iterator[_Head]:
         for at in range(0, len(ids), _BATCH):
-            for row in query.rows(self._db, "search_heads", ids=dumps(ids[at : at + _BATCH])):
+            for row in query.rows(
+                self._db, "search_heads", ids=dumps(ids[at : at + _BATCH]), session=self._filters.session
+            ):
                 head = _Head(*row)
-                last = self._owners.get(head.session_id, -1) if self._owners else head.seq
+                last = self._owners.get(head.owner_id, -1) if self._owners else head.seq
                 if head.seq <= last and self._filters.admits(head.time):
                     yield head
 
@@ -245,12 +257,14 @@ def _tagged(sessions: Iterable[str]) -> str:
 
 
 def _shown(db: Database, heads: list[_Head], wanted: Query, limit: int) -> list[Hit]:
-    texts = {row[0]: row[1:] for row in query.rows(db, "search_texts", ids=dumps([head.id for head in heads]))}
+    places = dumps([[head.id, head.session_id] for head in heads])
+    texts = {row[0]: row[1:] for row in query.rows(db, "search_texts", places=places)}
     hits: list[Hit] = []
     for head in heads:
         text, title, cwd = texts[head.id]
         cut = snippet(text, wanted.terms, limit)
-        hits.append(Hit(head.session_id, head.seq, head.type, head.time, title, cwd, cut.text, cut.matches))
+        place = head.session_id or head.owner_id
+        hits.append(Hit(place, head.seq, head.type, head.time, title, cwd, cut.text, cut.matches))
     return hits
 
 

@@ -1,6 +1,6 @@
--- What some documents say, and of which sessions they are.
--- ids: JSON array of document ids
--- → id, text, title, cwd (both of the session that wrote the event)
+-- What some documents say, and facts of the sessions they are shown in.
+-- places: JSON array of [document id, session id]
+-- → id, text, title, cwd (both of the session)
 SELECT d.id, d.text, t.title, s.cwd
-FROM json_each(:ids) j CROSS JOIN search_document d ON d.id = j.value
-JOIN session s ON s.id = d.session_id JOIN title t ON t.session_id = s.id
+FROM json_each(:places) j CROSS JOIN search_document d ON d.id = j.value ->> 0
+CROSS JOIN session s ON s.id = j.value ->> 1 CROSS JOIN title t ON t.session_id = s.id

@@ -2,4 +2,4 @@
 -- session: id; low, high: seqs
 -- → seq, type, time, data (JSON)
 SELECT seq, type, time, data FROM event
-WHERE session_id = :session AND type <> 'assistant/chunk' AND seq BETWEEN :low AND :high ORDER BY seq
+WHERE session_id = :session AND type <> 'assistant/chunk' AND seq BETWEEN :low AND :high ORDER BY part, seq

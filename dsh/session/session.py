@@ -10,17 +10,18 @@ synced. `flush` makes all of it durable; the loop calls it at every checkpoint (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
 from dsh import query
-from dsh.core.errors import DshError, SessionError
+from dsh.core.errors import SessionError
 from dsh.core.events import Event, SessionHeader
 from dsh.core.ids import SessionId
 from dsh.core.lossless import FrozenDict, dumps, freeze, loads
-from dsh.core.messages import EpochHeader, Message
+from dsh.core.messages import EpochHeader, Message, canonical
+from dsh.session.records import event_of
 from dsh.store import writes
 from dsh.store.database import Database
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from dsh.session.sessions import Sessions
 
 APPEND: str = "append"
-_OPTIONAL_PARTS = ("system", "tools", "messagePrefix")
 
 
 class Session:
@@ -60,6 +60,25 @@ class Session:
     def cwd(self) -> str | None:
         return self.header.get("cwd")
 
+    @property
+    def db(self) -> Database:
+        return self._db
+
+    @property
+    def stored(self) -> bool:
+        """Whether it has an event, and so exists for others (PE-1)."""
+        return self._stored
+
+    @property
+    def holder(self) -> str | None:
+        """The token of the lease under which this process drives it."""
+        return self._holder
+
+    @property
+    def announcing(self) -> bool:
+        """Whether an append is being announced; another is then refused (SE-6)."""
+        return self._announcing
+
     # ------------------------------------------------------------------------------------------------ appending
 
     def append(
@@ -69,13 +88,15 @@ class Session:
         *,
         surface: str | dict[str, Any] | None = None,
         sources: Sequence[int] | None = None,
+        takes: str | None = None,
     ) -> Event:
         """Append one event, tell the observers, and return it, frozen, as it is stored (SE-1 to SE-7).
 
-        `surface` is "append" or a replace object on the four surface types; `sources` are earlier seqs. A refusal
-        (EVENT_NOT_JSON, SURFACE_INVALID, INVARIANT, LEGACY_EVENT, …) leaves the log as it was.
+        `surface` is "append" or a replace object on the four surface types; `sources` are earlier seqs; `takes` is the
+        id of the inbox message that the event delivers, which leaves the inbox in the same transaction. A refusal
+        (EVENT_NOT_JSON, SURFACE_INVALID, INVARIANT, LEGACY_EVENT, …) leaves log and inbox as they were.
         """
-        event = self.record(type, data, surface=surface, sources=sources)
+        event = self.record(type, data, surface=surface, sources=sources, takes=takes)
         self._announcing = True
         try:
             self._owner.host.hooks.notify("session/event", self.scope_key, self, event)
@@ -91,6 +112,7 @@ class Session:
         surface: str | dict[str, Any] | None = None,
         sources: Sequence[int] | None = None,
         time: int | None = None,
+        takes: str | None = None,
     ) -> Event:
         """Append without telling observers: for seeds and repairs, which happen before anybody observes (SE-50)."""
         frozen = freeze(data)
@@ -107,6 +129,7 @@ class Session:
             text,
             None if source_list is None else dumps(source_list),
             None if op is None else dumps(op),
+            takes,
         )
         event = FrozenDict(type=type, seq=self.length, time=at, data=frozen)
         if source_list is not None:
@@ -116,9 +139,14 @@ class Session:
         self._follow(cast(Event, event))
         return cast(Event, event)
 
-    def _store(self, type: str, at: int, data: str, sources: str | None, op: str | None) -> None:
+    def _store(self, type: str, at: int, data: str, sources: str | None, op: str | None, takes: str | None) -> None:
         if self._stored:
-            writes.insert_event(self._db, self.id, self.length, type, at, data, sources, op, self._holder)
+            if takes is None:
+                writes.insert_event(self._db, self.id, self.length, type, at, data, sources, op, self._holder)
+                return
+            with self._db.transaction():  # delivered once, whenever the process ends
+                writes.insert_event(self._db, self.id, self.length, type, at, data, sources, op, self._holder)
+                writes.take_message(self._db, takes)
             return
         with self._db.transaction():  # the header exists only together with a first event (PE-1, PE-6)
             writes.insert_session(self._db, self.header)
@@ -204,6 +232,10 @@ class Session:
         self._holder = None
 
     async def flush(self) -> None:
+        """Return when everything appended is safe: on disk, and wherever else a plugin keeps it (SE-59)."""
+        await self._owner.flush(self)
+
+    async def sync(self) -> None:
         """Return when everything appended is on disk; after the end of a turn it is in the search index, too (SQ-70).
 
         A disk that syncs faster than a worker thread can be asked to is not left to one.
@@ -229,40 +261,3 @@ class Session:
         self.open_turn, self.open_step = state[13], state[14]
         found = query.row(self._db, "header_in_force", session=self.id)
         self._header_in_force = canonical(freeze(loads(found[1]))) if found else None
-
-
-def canonical(header: EpochHeader) -> EpochHeader:
-    """A frozen header without the parts that are empty, which mean the same as absent ones (SE-30)."""
-    if all(header.get(part, True) for part in _OPTIONAL_PARTS):
-        return header
-    kept = FrozenDict({k: v for k, v in header.items() if v or k not in _OPTIONAL_PARTS})
-    return cast(EpochHeader, kept)
-
-
-def event_of(row: Iterable[Any]) -> Event:
-    """An event from a row (seq, type, time, data, source_event_seqs, surface_op); its data is frozen."""
-    seq, type_, time, data, sources, op = row
-    try:
-        event = Event(type=type_, seq=seq, time=time, data=freeze(loads(data)))
-        if sources is not None:
-            event["sourceEventSeqs"] = freeze(loads(sources))
-        if op is not None:
-            event["surfaceOp"] = freeze(loads(op))
-    except (ValueError, DshError) as error:
-        raise SessionError(f"event {seq} cannot be read: {error}", code="LOG_CORRUPT") from error
-    return event
-
-
-def header_of(state: Sequence[Any]) -> SessionHeader:
-    """A header from a row of `session_state`; absent fields are absent."""
-    id_, version, created_at, cwd, parent, seed_length, depth = state[:7]
-    header = SessionHeader(version=version, id=id_, createdAt=created_at)
-    if cwd is not None:
-        header["cwd"] = cwd
-    if parent is not None:
-        header["parentSession"] = parent
-    if seed_length is not None:
-        header["seedLength"] = seed_length
-    if depth:
-        header["delegationDepth"] = depth
-    return header

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import trio
+
 from dsh import query
-from dsh.core.errors import DshError, SessionError
-from dsh.core.events import ENVELOPE_KEYS, Event, SessionHeader
+from dsh.core.errors import DshError, SessionError, StoreError
+from dsh.core.events import SURFACE_TYPES, Event, SessionHeader, event_type
 from dsh.core.ids import new_session_id
-from dsh.core.lossless import MAX_INT, mend_surrogates, same
 from dsh.kernel.host import Host
+from dsh.kernel.scope import Context
+from dsh.session.records import check_envelope, check_header, check_log, header_of
 from dsh.session.repair import repair
-from dsh.session.session import Session, header_of
+from dsh.session.session import Session
 from dsh.store import writes
 from dsh.store.database import Database
 
+Participant = Callable[[Session], Awaitable[None]]
 _META = ("cwd", "parentSession", "createdAt", "seedLength", "delegationDepth")
 
 
@@ -29,6 +32,9 @@ class Sessions:
         self.db = db
         self._live: dict[str, Session] = {}
         self._announcing: dict[Session, bool] = {}  # whether their removal was asked for meanwhile
+        self._settling: dict[Session, bool] = {}  # the same, while an event is written out of band
+        self._participants: list[tuple[object | None, Participant]] = []
+        self.loading: dict[str, trio.Event] = {}  # ids whose stored log `Archive.load` is making durable (PE-38)
 
     def live(self, id: str) -> Session | None:
         return self._live.get(id)
@@ -62,12 +68,14 @@ class Sessions:
         session.fresh = True
         return session
 
-    def prepare_stored(self, id: str, *, holder: str | None = None) -> Session:
+    def prepare_stored(self, id: str, *, holder: str | None = None, loading: bool = False) -> Session:
         """The stored session `id`, still private, with its last turn closed (PE-30, PE-73).
 
-        SESSION_NOT_FOUND; SESSION_LEASED while another process drives it; LOG_CORRUPT, LEGACY_EVENT,
-        VERSION_UNSUPPORTED. Nothing is repaired if a check fails.
+        SESSION_NOT_FOUND; SESSION_LEASED while another process drives it; ID_LOADING, unless it is the load itself
+        that asks; LOG_CORRUPT, LEGACY_EVENT, VERSION_UNSUPPORTED. Nothing is repaired if a check fails.
         """
+        if not loading:
+            self._check_not_loading(id)
         if id in self._live:
             raise SessionError(f"session {id} is already live", code="SESSION_ALREADY_EXISTS")
         state = query.row(self.db, "session_state", session=id)
@@ -91,6 +99,8 @@ class Sessions:
 
         SESSION_ALREADY_EXISTS, SESSION_NOT_FOUND, SESSION_NOT_LIVE, INVALID_BOUNDARY, OPEN_TURN.
         """
+        from dsh.session import forks  # few runs make one
+
         name = child if child is not None else new_session_id()
         if name in self._live or query.row(self.db, "session_state", session=name):
             raise SessionError(f"session {name} exists already", code="SESSION_ALREADY_EXISTS")
@@ -99,15 +109,11 @@ class Sessions:
         parent = source.id if isinstance(source, Session) else source
         state = query.row(self.db, "session_state", session=parent)
         live = self._live.get(parent)
-        if state is None and live is None:
-            raise SessionError(f"there is no session {parent}", code="SESSION_NOT_FOUND")
-        length = state[9] if state is not None else 0
-        if live is not None and state is None and boundary is None:
+        if state is None and live is not None:  # it has no events yet
+            if boundary is not None:
+                raise SessionError(f"session {parent} has no event {boundary}", code="INVALID_BOUNDARY")
             return self.create(name, meta=_inherited(live.header, 0))
-        at = length - 1 if boundary is None else boundary
-        if type(at) is not int or not 0 <= at < length:
-            raise SessionError(f"session {parent} has no event {at}", code="INVALID_BOUNDARY")
-        writes.insert_fork(self.db, name, parent, at, writes.now_ms(), None)
+        forks.store(self.db, parent, state[9] - 1 if state is not None and boundary is None else boundary, name)
         stored = query.row(self.db, "session_state", session=name)
         assert stored is not None
         session = Session(self, header_of(stored), stored=True)
@@ -117,10 +123,11 @@ class Sessions:
 
     def dispose(self, session: Session) -> None:
         """Forget a live session and give up its lease; what is stored stays. While it is being announced, that waits
-        until every observer has heard of it (SE-54)."""
-        if session in self._announcing:
-            self._announcing[session] = True
-            return
+        until every observer has heard of it (SE-54), while it is written to out of band, until that is done (SE-58)."""
+        for busy in (self._announcing, self._settling):
+            if session in busy:
+                busy[session] = True
+                return
         if session.disposed:
             return
         session.disposed = True
@@ -137,6 +144,13 @@ class Sessions:
         """
         if session.id in self._live:
             raise SessionError(f"session {session.id} is already live", code="SESSION_ALREADY_EXISTS")
+        try:
+            self._check_not_loading(session.id)
+        except SessionError:
+            session.release()  # it was never live, so nobody is told
+            if session.fresh and session.length:
+                writes.delete_session(self.db, session.id)
+            raise
         self._live[session.id] = session
         self._announcing[session] = False
         veto = self.host.hooks.notify("session/created", session.scope_key, session)
@@ -150,6 +164,86 @@ class Sessions:
             raise veto
         return session
 
+    def _check_not_loading(self, id: str) -> None:
+        if id in self.loading:
+            raise SessionError(f"session {id} is being loaded", code="ID_LOADING")
+
+    # ------------------------------------------------------------------------------- flushing, writing out of band
+
+    def on_flush(self, ctx: Context, participant: Participant) -> None:
+        """Have `await participant(session)` take part in every flush of the sessions that `ctx` hears of (SE-59)."""
+        entry = (ctx.key, participant)
+        ctx.effect(lambda: self._participants.remove(entry))
+        self._participants.append(entry)
+
+    async def flush(self, session: Session) -> None:
+        """Let everybody who keeps the session make it safe, the database first of all; wait for all of them, then raise
+        the first failure in the order of their registration (SE-59). SESSION_NOT_LIVE."""
+        self._require_live(session)
+        others = [p for key, p in self._participants if key is None or key is session.scope_key]
+        if not others:
+            await session.sync()
+            return
+        failures: dict[int, Exception] = {}
+
+        async def take_part(number: int, participant: Participant) -> None:
+            try:
+                await participant(session)
+            except Exception as error:  # noqa: BLE001 - the others go on; the first in order is raised below
+                failures[number] = error
+
+        async with trio.open_nursery() as nursery:
+            for number, participant in enumerate([Session.sync, *others]):
+                nursery.start_soon(take_part, number, participant)
+        if failures:
+            raise failures[min(failures)]
+
+    async def append_out_of_band(self, session: Session, type: str, data: Any, trigger: Mapping[str, Any]) -> Event:
+        """Append an event that belongs to no turn of the agent's: to the open turn if there is one, else in a turn of
+        its own, which begins with `trigger` and is flushed (SE-57, SE-58).
+
+        INVARIANT for a type that was not declared `out_of_band`, SESSION_NOT_LIVE, OUT_OF_BAND_BUSY. A refusal of the
+        event itself is raised when the turn is closed and flushed; it is preferred to a failure of those.
+        """
+        self._require_live(session)
+        if type in SURFACE_TYPES or not event_type.facet(type, "out_of_band"):
+            raise SessionError(f"{type} is not of the kinds that are written out of band", code="INVARIANT")
+        if session in self._settling:
+            raise SessionError(f"session {session.id} is being written to out of band", code="OUT_OF_BAND_BUSY")
+        if session.open_turn is not None:
+            return session.append(type, data)
+        self._settling[session] = False
+        try:
+            turn = session.append("turn/start", {"turn": session.turns + 1, "trigger": trigger})["data"]["turn"]
+            failures: list[Exception] = []
+            event: Event | None = None
+            try:
+                event = session.append(type, data)
+            except Exception as error:  # noqa: BLE001 - the turn is closed first
+                failures.append(error)
+            try:
+                session.append("turn/end", {"turn": turn, "reason": {"kind": "completed"}})
+            except Exception as error:  # noqa: BLE001
+                failures.append(error)
+            with trio.CancelScope(shield=True):
+                try:
+                    await self.flush(session)
+                except Exception as error:  # noqa: BLE001
+                    failures.append(error)
+        finally:
+            if self._settling.pop(session):
+                self.dispose(session)
+        if failures:
+            raise failures[0]
+        assert event is not None
+        return event
+
+    def _require_live(self, session: Session) -> None:
+        if self._live.get(session.id) is not session:
+            raise SessionError(f"session {session.id} is not live", code="SESSION_NOT_LIVE")
+
+    # ------------------------------------------------------------------------------------------------------- seeds
+
     def _plant(self, session: Session, seed: Sequence[Event]) -> None:
         with self.db.transaction():
             for index, event in enumerate(seed):
@@ -162,6 +256,8 @@ class Sessions:
                         sources=event.get("sourceEventSeqs"),
                         time=event["time"],
                     )
+                except StoreError:  # a full disk is no fault of the seed
+                    raise
                 except DshError as error:
                     code = error.code if error.code == "LEGACY_EVENT" else "SEED_INVALID"  # SE-9: alike everywhere
                     raise SessionError(f"event {index} of the seed: {error}", code=code) from error
@@ -172,54 +268,3 @@ def _inherited(header: SessionHeader, seed_length: int) -> dict[str, Any]:
     if "cwd" in header:
         meta["cwd"] = header["cwd"]
     return meta
-
-
-def check_log(db: Database, id: str) -> None:
-    """Refuse a stored log that is not what was written (PE-10, PE-32): LEGACY_EVENT, LOG_CORRUPT, naming the seq."""
-    found = query.row(db, "log_check", session=id)
-    length, events, last_turn_event, turns, open_turn, legacy, unreadable = found or (0, 0, None, 0, None, None, None)
-    if legacy is not None:
-        raise SessionError(f"event {legacy} of session {id} is of a kind that is no longer read", code="LEGACY_EVENT")
-    kept = f"turn/{'end' if open_turn is None else 'start'} {turns}" if turns else None
-    ends_as_kept = last_turn_event == kept
-    if events != length or not ends_as_kept or unreadable is not None:
-        what = f"{events} of {length} events are there" if events != length else "its last events are missing"
-        if unreadable is not None:
-            what = f"event {unreadable} cannot be read"
-        raise SessionError(f"session {id} is damaged: {what}", code="LOG_CORRUPT", hint="dsh doctor checks everything")
-
-
-def check_envelope(event: Event, index: int) -> None:
-    """The envelope of a seeded event: exact keys, a type, contiguous seq, a time (SE-50)."""
-    if not isinstance(event, Mapping):
-        raise SessionError("is not an object", code="SEED_INVALID")
-    extra = set(event) - ENVELOPE_KEYS
-    missing = {"type", "seq", "time", "data"} - set(event)
-    if extra or missing:
-        raise SessionError(f"has wrong keys: {', '.join(sorted(extra | missing))}", code="SEED_INVALID")
-    absent = [k for k in ("sourceEventSeqs", "surfaceOp") if k in event and event.get(k) is None]
-    if absent or not _text(event["type"]):
-        raise SessionError(f"has no valid {', '.join(absent) or 'type'}", code="SEED_INVALID")
-    if not same(event["seq"], index):
-        raise SessionError(f"has seq {event['seq']}", code="SEED_INVALID")
-    if type(event["time"]) is not int or not 0 <= event["time"] <= MAX_INT:
-        raise SessionError("has no valid time", code="SEED_INVALID")
-
-
-def check_header(header: SessionHeader, unknown: Mapping[str, Any]) -> None:
-    """Types of a new header that the database cannot see before the first event is stored (SE-53)."""
-    bad = [*unknown]
-    bad += [k for k in ("createdAt", "seedLength", "delegationDepth") if k in header and not _count(header[k])]
-    bad += [k for k in ("id", "parentSession") if k in header and not _text(header[k])]
-    if "cwd" in header and not (_text(header["cwd"]) and os.path.isabs(header["cwd"])):
-        bad.append("cwd")
-    if bad:
-        raise SessionError(f"session header: {', '.join(bad)} not valid", code="HEADER_INVALID")
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_INT
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and value != "" and mend_surrogates(value) == value

@@ -24,6 +24,8 @@ from dsh.store import functions, guard, locks, migrations
 Row = tuple[Any, ...]
 
 AT_ONCE_S = 0.001
+_STEP_PAGES = 1000
+DAMAGED = "dsh db check says where, dsh db recover saves what can be read"
 
 
 class Database:
@@ -78,6 +80,8 @@ class Database:
             return self._db.execute(sql, bindings).fetchall()
         except apsw.Error as error:
             raise translate(error, self.path, self.busy) from error
+        except UnicodeDecodeError as error:
+            raise not_text(self.path) from error
 
     def row(self, sql: str, bindings: Any = ()) -> Row | None:
         found = self.rows(sql, bindings)
@@ -164,18 +168,55 @@ class Database:
         if lost:
             raise StoreError(f"{self.path} or its -wal file was moved or deleted while in use", code="DB_IO")
 
-    def backup(self, target: Path) -> None:
-        """Copy the whole database to a new file (0600) with SQLite's backup API; USAGE if there is a file already."""
-        with _our_errors(self.path, self.busy):
-            if target.exists():
-                raise UsageError(f"{target} exists already")
-            _copy(self._db, target)
+    def backup(self, target: Path, *, force: bool = False) -> None:
+        """Copy the whole database to a new file (0600), while others go on writing (PE-78).
 
-    def integrity(self) -> list[str]:
+        The copy is of one moment, is checked and synced, and only then gets its name. USAGE if there is a file of that
+        name already, unless `force`; DB_DAMAGED if what was copied is not sound.
+        """
+        with _our_errors(self.path, self.busy):
+            if target.exists() and (not force or target.samefile(self.path)):
+                raise UsageError(f"{target} exists already")
+            if force and _has_wal(target):  # it would be taken for the new file's
+                raise UsageError(f"{target} is a database in use: it has a -wal file")
+            # A reader's snapshot: the steps of the copy see one state, and in WAL mode no writer waits for it.
+            self._db.execute("BEGIN")
+            try:
+                self._db.pragma("schema_version")
+                _copy(self._db, target, self.busy, replace=force)
+            finally:
+                self._db.execute("COMMIT")
+
+    def integrity(self, *, quick: bool = False) -> list[str]:
         """Complaints of SQLite's own check; empty if the file is sound."""
         with _our_errors(self.path, self.busy):
-            found = [str(r[0]) for r in self._db.execute("PRAGMA integrity_check(20)")]
-        return [] if found == ["ok"] else found
+            return _complaints(self._db, "quick_check" if quick else "integrity_check")
+
+    def schema_drift(self) -> list[str]:
+        """Where tables, views, triggers and indexes are not those of schema.sql; empty if they all are."""
+        with _our_errors(self.path, self.busy):
+            return migrations.drift(self._db)
+
+    def vacuum(self, patience_ms: int) -> bool:
+        """Write the file anew without its unused pages (PE-80); False if readers kept the space from being given
+        back for so long, which then happens at the next checkpoint without them. DB_FULL changes nothing."""
+        guarded, patience = self._db.authorizer, self.busy.timeout_ms
+        with _our_errors(self.path, self.busy):
+            self._db.authorizer = None  # VACUUM reads the tables themselves
+            try:
+                self._db.execute("PRAGMA temp_store = FILE")  # the whole database passes through a temporary one
+                self._db.execute("VACUUM")
+            finally:
+                self._db.execute("PRAGMA temp_store = MEMORY")
+                self._db.authorizer = guarded
+            self.busy.timeout_ms = min(patience, patience_ms)
+            try:
+                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.BusyError:
+                return False
+            finally:
+                self.busy.timeout_ms = patience
+        return True
 
     def hear_signals(self) -> None:
         """Let Python serve signals while a long statement runs: Ctrl-C then ends it, as the exception it raises."""
@@ -227,7 +268,9 @@ class BusyWait:
             self._since = now
         if self.give_up or (now - self._since) * 1000 >= self.timeout_ms:
             return False
-        time.sleep(min(0.001 * (tries + 1), 0.02))
+        # Not longer after each try: who has waited long would find the lock taken again by who has not. Only a wait
+        # that others' commits cannot explain is spaced out.
+        time.sleep(min(0.001 * (1 + tries // 32), 0.02))
         return True
 
 
@@ -267,7 +310,7 @@ def _prepare(db: apsw.Connection, path: Path, busy: BusyWait, *, sealed: bool) -
         source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             source.set_busy_handler(busy)
-            _copy(source, path.with_name(f"{path.name}.before-{name}"))
+            _copy(source, path.with_name(f"{path.name}.before-{name}"), busy, replace=True)
         finally:
             source.close()
 
@@ -307,23 +350,56 @@ def _retry(busy: BusyWait, action: Callable[[], Any]) -> None:
             tries += 1
 
 
-def _copy(source: apsw.Connection, target: Path) -> None:
-    """Copy a database beside its target and put it in place when it is whole, in place of an older copy."""
+def _copy(source: apsw.Connection, target: Path, busy: BusyWait, *, replace: bool) -> None:
+    """Copy a database beside its target and give it its name when it is whole, sound and on disk."""
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
-    _create_file(part)
-    try:
-        copy = apsw.Connection(str(part))
+    with _our_errors(target, busy):
+        part.unlink(missing_ok=True)  # of a process that had our number and was killed
+        _create_file(part)
         try:
-            with copy.backup("main", source, "main") as step:
-                step.step(-1)
-            copy.pragma("journal_mode", "delete")  # one file, complete in itself
+            copy = apsw.Connection(str(part))
+            try:
+                copy.pragma("synchronous", "off")  # synced once, at the end
+                with copy.backup("main", source, "main") as backup:
+                    while not backup.done:
+                        backup.step(_STEP_PAGES)  # in between, signals are served
+                copy.pragma("journal_mode", "delete")  # one file, complete in itself
+                complaints = _complaints(copy, "quick_check")
+            finally:
+                copy.close()
+            if complaints:
+                raise StoreError(f"the copy is not sound: {complaints[0]}", hint="dsh db check says what is damaged")
+            publish(part, target, replace=replace)
         finally:
-            copy.close()
-        with open(part, "rb") as file:
-            os.fsync(file.fileno())
+            for left in (part, Path(f"{part}-journal")):
+                left.unlink(missing_ok=True)
+
+
+def publish(part: Path, target: Path, *, replace: bool) -> None:
+    """Sync a finished file and give it its name, which is taken from another only with `replace` (PE-65)."""
+    with open(part, "rb") as file:
+        os.fsync(file.fileno())
+    if replace:
         os.replace(part, target)
+    else:
+        try:
+            os.link(part, target)
+        except FileExistsError:
+            raise UsageError(f"{target} exists already") from None
+        except OSError:  # a file system without hard links
+            if target.exists():
+                raise UsageError(f"{target} exists already") from None
+            os.rename(part, target)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
     finally:
-        part.unlink(missing_ok=True)
+        os.close(folder)
+
+
+def _complaints(db: apsw.Connection, pragma: str) -> list[str]:
+    found = [str(r[0]) for r in db.execute(f"PRAGMA {pragma}(20)")]
+    return [] if found == ["ok"] else found
 
 
 @contextmanager
@@ -332,6 +408,8 @@ def _our_errors(path: Path, busy: BusyWait) -> Iterator[None]:
         yield
     except apsw.Error as error:
         raise translate(error, path, busy) from error
+    except UnicodeDecodeError as error:
+        raise not_text(path) from error
     except StoreError as error:
         if error.message.startswith(("is not", "has schema")):
             error.message = f"{path} {error.message}"
@@ -362,6 +440,10 @@ _REFUSALS = {
 }
 
 
+def not_text(path: Path) -> StoreError:
+    return StoreError(f"{path} is damaged (a text in it is not UTF-8)", code="DB_DAMAGED", hint=DAMAGED)
+
+
 def translate(error: apsw.Error, path: Path, busy: BusyWait) -> DshError:
     """Our error for one of SQLite's."""
     text = str(error)
@@ -373,8 +455,8 @@ def translate(error: apsw.Error, path: Path, busy: BusyWait) -> DshError:
         return StoreError(f"{path} is locked{by}; waited {busy.timeout_ms / 1000:g} s", code="DB_BUSY")
     if isinstance(error, apsw.NotADBError):
         return StoreError(f"{path} is not an SQLite database", code="DB_FOREIGN")
-    if isinstance(error, apsw.CorruptError):
-        return StoreError(f"{path} is damaged ({text})", code="DB_DAMAGED", hint="dsh doctor checks the whole file")
+    if isinstance(error, apsw.CorruptError) or (isinstance(error, apsw.SQLError) and text.startswith("invalid fts5")):
+        return StoreError(f"{path} is damaged ({text})", code="DB_DAMAGED", hint=DAMAGED)
     if isinstance(error, apsw.FullError):
         return StoreError(f"{path} cannot grow: the disk is full", code="DB_FULL")
     if isinstance(error, apsw.CantOpenError) and os.path.exists(path) and not os.access(path, os.R_OK):
@@ -387,5 +469,5 @@ def translate(error: apsw.Error, path: Path, busy: BusyWait) -> DshError:
     if isinstance(error, (apsw.AuthError, apsw.ExecTraceAbort)):
         return SessionError(f"not allowed: {text}", code="VIEWS_ONLY")
     if isinstance(error, apsw.SQLError) and text == "malformed JSON":
-        return SessionError(f"{path} has an event that is not JSON", code="LOG_CORRUPT", hint="dsh doctor names it")
+        return SessionError(f"{path} has an event that is not JSON", code="LOG_CORRUPT", hint="dsh db check names it")
     return SessionError(text, code="SQL")

@@ -7,13 +7,14 @@ from functools import cache
 from pathlib import Path
 
 
-def holder_of(path: Path) -> int | None:
-    """The process that has a write lock on the database, where the system tells (Linux, /proc/locks)."""
+def holder_of(path: Path, *, reading: bool = False) -> int | None:
+    """The process that has a write lock on the database, or with `reading` any lock, where the system tells (Linux,
+    /proc/locks)."""
     try:
         inodes = {os.stat(p).st_ino for p in (path, Path(f"{path}-shm")) if p.exists()}
         for line in Path("/proc/locks").read_text().splitlines():
             fields = line.split()  # 1: POSIX ADVISORY WRITE 123 fd:01:4567 0 EOF
-            if len(fields) >= 6 and fields[3] == "WRITE" and int(fields[5].rpartition(":")[2]) in inodes:
+            if len(fields) >= 6 and (reading or fields[3] == "WRITE") and int(fields[5].rpartition(":")[2]) in inodes:
                 pid = int(fields[4])
                 if pid not in (os.getpid(), -1):
                     return pid
@@ -37,9 +38,11 @@ def boot_id() -> str:
 
 
 def process_start(pid: int) -> str:
-    """When a process began, as the system writes it: with the pid it names one process; empty if it is gone."""
+    """When a process began, as the system writes it: with the pid it names one process; empty if it is gone. One that
+    has ended is gone, though nobody may collect it: the first process of a container often does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if state in ("Z", "X") else facts[18]
     except (OSError, IndexError):
         return "" if not _alive(pid) else "unknown"
 

@@ -11,9 +11,10 @@ schema, the others find it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -39,6 +40,8 @@ MIGRATIONS: tuple[Migration, ...] = (
         ALTER TABLE _session ADD COLUMN pinned INTEGER;
         ALTER TABLE _session ADD COLUMN hidden INTEGER;
         ALTER TABLE _lease ADD COLUMN since INTEGER;
+        DELETE FROM _surface WHERE died IS NULL  -- nodes that a fork had copied and now reads where they are
+          AND seq < (SELECT start FROM _session WHERE id = _surface.session);
         CREATE TABLE _inbox(
           id INTEGER PRIMARY KEY AUTOINCREMENT,
           session INTEGER NOT NULL REFERENCES _session(id),
@@ -121,18 +124,53 @@ def migrate(
 
 def _remake(db: apsw.Connection) -> None:
     """Views, triggers, indexes as schema.sql has them, and in its order: the last trigger made is the first to fire."""
-    fresh = apsw.Connection(":memory:")
-    try:
-        run_script(fresh, schema_text())
+    with _fresh() as fresh:
         wanted = [sql for (sql,) in fresh.execute(_MADE.format(column="sql"))]
-    finally:
-        fresh.close()
     for kind, name in list(db.execute(_MADE.format(column="type, name"))):
         db.execute(f'DROP {kind} IF EXISTS "{name}"')
     for sql in wanted:
         run_script(db, sql)
 
 
+@contextmanager
+def _fresh() -> Iterator[apsw.Connection]:
+    """An empty database with the schema of schema.sql."""
+    fresh = apsw.Connection(":memory:")
+    try:
+        run_script(fresh, schema_text())
+        yield fresh
+    finally:
+        fresh.close()
+
+
+def drift(db: apsw.Connection) -> list[str]:
+    """What is not as schema.sql has it, one line each: a rule that was changed by hand or by damage. Tables and
+    indexes that somebody added do no harm; a view or a trigger may."""
+    with _fresh() as fresh:
+        wanted, found = ({name: (kind, sql) for kind, name, sql in each.execute(_TEXTS)} for each in (fresh, db))
+        lines = [f"{kind} {name} is missing" for name, (kind, _) in wanted.items() if name not in found]
+        for name, (kind, sql) in found.items():
+            if name not in wanted:
+                lines += [f"{kind} {name} is none of ours"] if kind in ("view", "trigger") else []
+            elif kind == "table":
+                lines += [f"{kind} {name} has other columns"] if _columns(db, name) != _columns(fresh, name) else []
+            elif (kind, sql) != wanted[name]:
+                lines.append(f"{kind} {name} is not as it was made")
+        orders = [list(each.execute(_TRIGGERS)) for each in (fresh, db)]
+    if not lines and orders[0] != orders[1]:
+        lines.append("the triggers of a table are not in their order")
+    return lines
+
+
+def _columns(db: apsw.Connection, table: str) -> list[tuple[Any, ...]]:
+    return list(db.execute("SELECT * FROM pragma_table_xinfo(?)", (table,)))
+
+
+_TEXTS = (
+    r"SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite\_%' ESCAPE '\'"
+    " ORDER BY rowid"
+)
+_TRIGGERS = "SELECT tbl_name, name FROM sqlite_schema WHERE type = 'trigger' ORDER BY tbl_name, rowid"
 # Not the indexes that SQLite makes for itself: they have no text.
 _MADE = (
     "SELECT {column} FROM sqlite_schema WHERE type IN ('view', 'trigger', 'index') AND sql IS NOT NULL ORDER BY rowid"

@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dsh.store.database import Database, Row
+from dsh.core.errors import SessionError, StoreError
+from dsh.store.database import DAMAGED, Database, Row
 
 _FOLDER = Path(__file__).parent.parent / "query"
 
@@ -19,8 +20,14 @@ def sql(name: str) -> str:
 
 
 def rows(db: Database, name: str, **parameters: Any) -> list[Row]:
-    return db.rows(sql(name), parameters)
+    try:
+        return db.rows(sql(name), parameters)
+    except SessionError as error:
+        if error.code == "SQL" and error.message.startswith("no such"):  # our queries name what our schema has
+            raise StoreError(f"{db.path} is damaged (its schema: {error.message})", hint=DAMAGED) from error
+        raise
 
 
 def row(db: Database, name: str, **parameters: Any) -> Row | None:
-    return db.row(sql(name), parameters)
+    found = rows(db, name, **parameters)
+    return found[0] if found else None

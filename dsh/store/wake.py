@@ -11,18 +11,24 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import tempfile
 from contextlib import suppress
 
 
 def address(holder: str) -> str:
     name = f"dsh-{holder}"
-    return f"\0{name}" if sys.platform == "linux" else os.path.join(tempfile.gettempdir(), f"{name}.sock")
+    if sys.platform != "linux":
+        import tempfile
+
+        return os.path.join(tempfile.gettempdir(), f"{name}.sock")
+    return f"\0{name}"
 
 
 def listen(holder: str) -> socket.socket | None:
     """The socket that `ring` reaches, not blocking; None where there can be none."""
-    ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    except OSError:  # no descriptor is left
+        return None
     try:
         ear.bind(address(holder))
     except OSError:
@@ -30,6 +36,13 @@ def listen(holder: str) -> socket.socket | None:
         return None
     ear.setblocking(False)
     return ear
+
+
+def heard(ear: socket.socket) -> None:
+    """Take what has come in; one look at the inbox answers all of it."""
+    with suppress(OSError):
+        while True:
+            ear.recv(1)
 
 
 def hang_up(ear: socket.socket, holder: str) -> None:

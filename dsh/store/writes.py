@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsh.core.errors import SessionError, StoreError
@@ -22,6 +22,7 @@ _INSERT_SESSION = (
 )
 _HEADER_FIELDS = ("id", "version", "createdAt", "cwd", "parentSession", "seedLength", "delegationDepth")
 
+_INDEX_EVENTS = 20_000  # indexed in one transaction
 LEASE_STALE_MS = 30_000
 LEASE_HEARTBEAT_S = 5.0
 
@@ -78,11 +79,19 @@ def refresh_search(db: Database) -> None:
             db.rows("UPDATE store SET search_indexed = last_event")
 
 
-def rebuild_search(db: Database) -> None:
-    """Make the full-text index anew from the log (SQ-73)."""
-    with db.transaction():
-        db.rows("INSERT INTO search(search) VALUES ('rebuild')")
-        db.rows("UPDATE store SET search_indexed = last_event")
+def rebuild_search(db: Database) -> Iterator[int]:
+    """Make the full-text index anew from the log (SQ-73), a piece for each value that is asked for: how many events
+    are left. Each piece is a transaction of its own, so others can write, and search what is indexed, in between."""
+    db.rows("INSERT INTO rebuild(session_id) VALUES (NULL)")
+    while (row := named.row(db, "index_lag")) is not None and row[0] < row[1]:
+        db.rows("UPDATE store SET search_indexed = ?", (row[0] + _INDEX_EVENTS,))
+        yield max(0, row[1] - row[0] - _INDEX_EVENTS)
+
+
+def rebuild_session(db: Database, session_id: str) -> None:
+    """Derive surface and counters of a session from its events again (PE-79); its parent's first. SESSION_NOT_FOUND;
+    SURFACE_INVALID or LOG_CORRUPT where its events do not give any, and then all stays as it was."""
+    db.rows("INSERT INTO rebuild(session_id) VALUES (?)", (session_id,))
 
 
 def check_search(db: Database) -> str | None:
@@ -109,8 +118,8 @@ def set_cache(db: Database, key: str, value: Any) -> None:
     db.rows("INSERT INTO cache(key, value) VALUES (?, ?)", (key, dumps(value)))
 
 
-def trust_folder(db: Database, folder: str) -> None:
-    db.rows("INSERT INTO trusted_folder(folder, trusted_at) VALUES (?, ?)", (folder, now_ms()))
+def trust_folder(db: Database, folder: str, at: int | None = None) -> None:
+    db.rows("INSERT INTO trusted_folder(folder, trusted_at) VALUES (?, ?)", (folder, now_ms() if at is None else at))
 
 
 def distrust_folder(db: Database, folder: str) -> None:
@@ -136,6 +145,7 @@ def put_message(
     source: Any,
     contexts: Any = (),
     meta: Any = None,
+    sent_at: int | None = None,
 ) -> int:
     """Leave a message in a session's inbox; its position there.
 
@@ -146,16 +156,25 @@ def put_message(
             "INSERT INTO inbox(session_id, message_id, route, content, source, contexts, meta, sent_at)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (session_id, message_id, route, dumps(content), dumps(source), dumps(list(contexts)),
-             None if meta is None else dumps(meta), now_ms()),
+             None if meta is None else dumps(meta), now_ms() if sent_at is None else sent_at),
         )  # fmt: skip
         row = named.row(db, "inbox_position", message=message_id)
     assert row is not None
     return int(row[0])
 
 
-def take_message(db: Database, position: int) -> None:
+def take_message(db: Database, message_id: str) -> None:
     """Remove a message; in the transaction that appends the event it becomes, so that it is delivered once."""
-    db.rows("DELETE FROM inbox WHERE position = ?", (position,))
+    db.rows("DELETE FROM inbox WHERE message_id = ?", (message_id,))
+
+
+def drop_messages(db: Database, session_id: str, holder: str | None, message_ids: Iterable[str]) -> None:
+    """Remove messages that nobody will get, unless another driver than `holder` has the session: they are its now."""
+    with db.transaction():
+        lease = _lease_of(db, session_id)
+        if lease is None or lease[0] == holder:
+            for message_id in message_ids:
+                take_message(db, message_id)
 
 
 def claim_lease(db: Database, session_id: str, holder: str) -> None:
@@ -165,7 +184,11 @@ def claim_lease(db: Database, session_id: str, holder: str) -> None:
         replaces = None
         if row is not None and row[0] != holder:
             if not _stale(*row[1:]):
-                raise SessionError(f"session {session_id} is driven by process {row[1]}", code="SESSION_LEASED")
+                raise SessionError(
+                    f"session {session_id} is driven by process {row[1]}",
+                    code="SESSION_LEASED",
+                    hint=f"dsh send {session_id} TEXT reaches it, dsh attach {session_id} shows what it does",
+                )
             replaces = row[0]
         _write_lease(db, session_id, holder, replaces)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsh.core.errors import DshError, ToolError
+from dsh.core.errors import DshError, ToolError, blaming
 
 
 class ToolArgsError(ToolError):
@@ -69,9 +69,9 @@ def message_of(error: BaseException) -> str:
     error = _sole(error)
     message = getattr(error, "message", None)
     if isinstance(message, str) and message:
-        return message
+        return blaming(error, message)
     try:
-        return str(error) or type(error).__name__
+        return blaming(error, str(error) or type(error).__name__)
     except Exception:  # noqa: BLE001 - a broken __str__ must not replace the failure it describes (TL-57)
         return "<unrenderable error>"
 

@@ -230,6 +230,8 @@ class Call:
         release = inner.on_cancel(lambda: signal.cancel(inner.reason or "wrapper"))
         try:
             result = await self._invoke(signal)
+        except SystemExit as error:  # a body may end itself, never the program
+            result = failure(f"the tool called sys.exit({error.code!r})")
         except Exception as error:  # noqa: BLE001 - a body's error is its result (TL-72)
             result = failure(error)
         finally:

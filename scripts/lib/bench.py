@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from scripts.lib import bench_kit, bench_peers, bench_processes
+from scripts.lib import bench_kit, bench_long, bench_peers, bench_processes
 
 BENCHES = {
     "start": bench_processes.start,
@@ -20,6 +20,9 @@ BENCHES = {
     "search": bench_processes.search,
     "append": bench_processes.append,
     "steps": bench_processes.steps,
+    "prefix": bench_long.prefix,
+    "concurrency": bench_long.concurrency,
+    "growth": bench_long.growth,
 }
 
 
@@ -29,6 +32,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {' '.join(BENCHES)}; none means all")
     parser.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds of each comparison (15)")
     parser.add_argument("--documents", type=int, default=100_000, metavar="N", help="documents to search in (100000)")
+    parser.add_argument("--seconds", type=float, default=60, metavar="N", help="of 8 writers at once (60)")
+    parser.add_argument("--events", type=int, default=1_000_000, metavar="N", help="in the longest history (1000000)")
     parser.add_argument("--binary", metavar="PATH", help="measure the one-file build, too")
     for name in bench_peers.NAMES:
         parser.add_argument(f"--{name}", metavar="PATH", help=f"where {name} is, if not on PATH")

@@ -20,9 +20,8 @@ sys.path += [str(ROOT), str(_PACKAGES)]
 import apsw  # noqa: E402
 import trio  # noqa: E402
 
-from dsh.agent.step import same_header  # noqa: E402
 from dsh.core.lossless import dumps, freeze, loads  # noqa: E402
-from dsh.core.messages import Request  # noqa: E402
+from dsh.core.messages import Request, same_header  # noqa: E402
 from dsh.kernel.config import load  # noqa: E402
 from dsh.kernel.host import Host  # noqa: E402
 from dsh.llm.adapters.chat_request import DIALECTS, Encoder  # noqa: E402

@@ -19,17 +19,19 @@ _SHELLS = ("bash", "exec_command", "shell_command", "shell", "local_shell")
 
 
 class Server:
-    """`arrivals` are the times (monotonic) at which requests for an answer were complete, since `reset`."""
+    """`arrivals` are the times (monotonic) at which requests for an answer were complete, `bodies` what they were,
+    since `reset`."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
         self.arrivals: list[float] = []
+        self.bodies: list[bytes] = []
         self.steps = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def reset(self, steps: int = 0) -> None:
-        self.arrivals = []
+        self.arrivals, self.bodies = [], []
         self.steps = steps
 
     def _accept(self) -> None:
@@ -54,6 +56,7 @@ class Server:
             connection.sendall(head.encode() + listed)
             return
         self.arrivals.append(time.monotonic())
+        self.bodies.append(body)
         request = json.loads(body)
         call = None
         if self.steps > 0:

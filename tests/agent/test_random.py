@@ -14,6 +14,8 @@ import trio
 
 from dsh.agent.agent import Agent
 from dsh.core.messages import Request
+from dsh.store import wake
+from tests.agent.foreign import put
 from tests.agent.kit import Reply, World, ask, blocks, boom, failed, opened, say, world
 
 TOOLS = ("quick", "slow", "breaks", "chatty", "nonesuch")
@@ -92,7 +94,7 @@ def furnish(w: World, chance: random.Random) -> None:
 async def disturb(agent: Agent, chance: random.Random) -> None:
     for number in range(30):
         await trio.sleep(chance.random() * 0.006)
-        match chance.randrange(9):
+        match chance.randrange(10):
             case 0 | 1 | 2:
                 agent.followup(blocks(f"follow {number}"))
             case 3:
@@ -106,6 +108,18 @@ async def disturb(agent: Agent, chance: random.Random) -> None:
             case 7:
                 with trio.move_on_after(0.003):
                     await agent.when_idle()
+            case 8 | 9 if agent.session.stored:
+                from_elsewhere(agent, chance)
+
+
+def from_elsewhere(agent: Agent, chance: random.Random) -> None:
+    """What another process would do; the ring may be lost."""
+    for _ in range(chance.randint(1, 3)):
+        route = chance.choice(("followup", "queue", "steer", "inject", "cancel"))
+        meta = {"keepInbox": chance.random() < 0.5} if route == "cancel" else None
+        put(agent.session.db, "s", route, "injected" if route == "inject" else route, meta=meta)
+    if chance.random() < 0.7:
+        wake.ring(agent.session.holder or "")
 
 
 @pytest.mark.rule("AL-4", "AL-25", "AL-58", "AL-59", "AL-71", "SE-34", "SE-40", "SE-42")
@@ -125,5 +139,6 @@ async def test_whatever_happens_the_log_is_legal(seed: int) -> None:
         w.script.replies.clear()
         again.followup(blocks("and now?"))
         await again.when_idle()
+        assert w.db.rows("SELECT * FROM inbox") == []
         last = w.log(again, "turn/end")[-1]["data"]["reason"]["kind"]  # a listener may have broken the prompt, too
         assert last == "error" or w.texts(again, "user/message")[-1] in ("and now?", "injected", "context")

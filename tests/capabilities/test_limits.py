@@ -24,7 +24,7 @@ async def test_a_turn_that_wants_more_is_stopped_with_its_results() -> None:
         w.tool("t")
         agent = await w.agent()
         assert await w.turn(agent) == {"kind": "completed"}
-        assert limit_events(agent) == [{"turn": 1, "step": 2, "limit": 2}]
+        assert limit_events(agent) == [{"turn": 1, "step": 2, "kind": "steps", "limit": 2}]
         assert len(w.script.requests) == 2
         assert w.flow(agent).count("tool/result") == 2
 
@@ -48,4 +48,4 @@ async def test_steering_does_not_get_round_it() -> None:
         w.on("agent/post-step", steer)
         await w.turn(agent)
         assert len(w.script.requests) == 2
-        assert limit_events(agent) == [{"turn": 1, "step": 2, "limit": 2}]
+        assert limit_events(agent) == [{"turn": 1, "step": 2, "kind": "steps", "limit": 2}]

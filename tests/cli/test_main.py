@@ -79,7 +79,7 @@ def test_every_command_has_help(dsh: Run, name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line", "hint"),
     [
-        (["serch", "x"], "there is no command 'serch'", "did you mean search?"),
+        (["serch", "x"], "there is no command 'serch'", "did you mean search or steer?"),
         (["zzz"], "there is no command 'zzz'", "commands: run, search"),
         (["fix the bug"], "there is no command 'fix the bug'", 'dsh run "QUESTION"'),
         (["--nope"], "no such option: --nope", "see dsh --help"),

@@ -52,6 +52,11 @@ def test_sessions_newest_first(dsh: Run, history: History) -> None:
         "createdAt": 1_760_000_000_000,
         "updatedAt": 1_760_000_008_000,
         "parentSession": None,
+        "seedLength": None,
+        "delegationDepth": 0,
+        "fork": False,
+        "pinned": False,
+        "hidden": False,
     }
 
 
@@ -182,7 +187,10 @@ def test_show_finds_sessions_by_beginning_and_last(dsh: Run, talk: History) -> N
     assert dsh("show", "-").stdout.startswith("other\nabd2")
     done = dsh("show", "ab")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "dsh: several sessions begin with 'ab'\ndsh: they are abc1, abd2\n"
+    assert (
+        done.stderr
+        == "dsh: several sessions begin with 'ab'\ndsh: they are abc1 (please list ``` unclosed), abd2 (other)\n"
+    )
     assert dsh("show", "zz").returncode == 2
     assert dsh("show", "abc1", "--db", "/nosuch.db").returncode == 2
     beyond = "9" * 30

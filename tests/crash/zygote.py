@@ -1,7 +1,8 @@
 """Starts `dsh` without its start-up time: everything is imported once, and each job is a process forked from that.
 
-Reads one JSON object a line: `words` (the command), `env`, `cwd`, and the files `out`, `err` and `code`, the last of
-which is written when the process ends by itself. Answers with the process id. Each process leads a group of its own.
+Reads one JSON object a line: `words` (the command) or `call` (a module whose `main` gets `words`), `env`, `cwd`, and
+the files `out`, `err` and `code`, the last of which is written when the process ends by itself. Answers with the
+process id. Each process leads a group of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,16 @@ class Zygote:
         self._jobs += 1
         files = {name: str(dsh.home / f"{name}.{self._jobs}") for name in ("out", "err", "code")}
         command = [str(word) for word in dsh.command(*words)][3:]  # without `python -m dsh`
-        job = {"words": command, "env": dsh.env, "cwd": str(dsh.cwd), **files}
+        return self._fork({"words": command, "env": dsh.env, "cwd": str(dsh.cwd), **files}, files)
+
+    def call(self, module: str, arguments: Any, folder: Path) -> Job:
+        """A process that runs `main(arguments)` of a module; its files are in `folder`."""
+        self._jobs += 1
+        files = {name: str(folder / f"{name}.{self._jobs}") for name in ("out", "err", "code")}
+        job = {"call": module, "words": arguments, "env": {"PATH": os.environ["PATH"]}, "cwd": str(folder)}
+        return self._fork({**job, **files}, files)
+
+    def _fork(self, job: dict[str, Any], files: dict[str, str]) -> Job:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._lock:
@@ -62,6 +73,9 @@ class Job:
         while Path(f"/proc/{self.pid}").exists():
             time.sleep(0.002)
 
+    def errors(self) -> str:
+        return Path(self._files["err"]).read_text()
+
     @property
     def ended(self) -> bool:
         return Path(self._files["code"]).exists()
@@ -80,7 +94,14 @@ class Job:
 def serve() -> None:
     from dsh.capabilities import BUILTIN
 
-    for name in ("dsh.cli.main", "dsh.cli.group", "dsh.cli.headless", "dsh.llm.adapters.chat", *BUILTIN):
+    for name in (
+        "dsh.cli.main",
+        "dsh.cli.group",
+        "dsh.cli.headless",
+        "dsh.llm.adapters.chat",
+        *BUILTIN,
+        "tests.crash.driver",
+    ):
         importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them here
     for line in sys.stdin:
@@ -108,9 +129,15 @@ def _become(job: dict[str, Any]) -> None:
             opened = os.open(name, flags, 0o600)
             os.dup2(opened, fd)
             os.close(opened)
-        from dsh.cli.main import main
+        if "call" in job:
+            importlib.import_module(job["call"]).main(job["words"])
+        else:
+            from dsh.cli.main import main
 
-        code = main(job["words"])
+            code = main(job["words"])
+    except Exception:
+        traceback.print_exc()
+        raise
     finally:
         written = Path(f"{job['code']}.part")
         written.write_text(str(code))

@@ -30,21 +30,22 @@ def host() -> Host:
     return Host(Config({}, {}))
 
 
-def seen(host: Host, point: str = "tools/change", key: object | None = None) -> list[str]:
+def seen(host: Host, key: object | None = None) -> list[str]:
+    """What the listeners of one dispatch say, in order."""
     said: list[str] = []
-    host.hooks.notify(point, key, said.append)
+    host.hooks.notify("agent/status", key, key, said.append)
     return said
 
 
 def say(word: str) -> Any:
-    return lambda hear: hear(word)
+    return lambda _, hear: hear(word)
 
 
 @pytest.mark.rule("SC-1", "SC-3")
 async def test_a_scope_is_usable_at_once(host: Host) -> None:
     key = Key()
     scope = host.root.scope(key)
-    scope.on("tools/change", say("x"))
+    scope.on("agent/status", say("x"))
     assert scope.key is key
     assert host.root.key is None
     assert seen(host, key=key) == ["x"]
@@ -57,7 +58,7 @@ async def test_a_closed_scope_takes_nothing_more(host: Host) -> None:
     layers: Layers[int] = Layers("thing")
     for attempt in (
         lambda: scope.scope(),
-        lambda: scope.on("tools/change", say("x")),
+        lambda: scope.on("agent/status", say("x")),
         lambda: scope.effect(lambda: None),
         lambda: scope.provide(int, 5),
         lambda: layers.add(scope, "a", 1),
@@ -79,7 +80,7 @@ async def test_the_nearest_key_wins_and_nothing_is_inherited(host: Host) -> None
     assert child.key is inner
     layers: Layers[int] = Layers("thing")
     layers.add(parent, "a", 1)
-    parent.on("tools/change", say("parent"))
+    parent.on("agent/status", say("parent"))
     assert layers.merged(inner) == {}
     assert seen(host, key=inner) == []
     assert seen(host, key=outer) == ["parent"]
@@ -191,11 +192,11 @@ async def test_a_scope_resolves_what_its_creator_could(host: Host) -> None:
 async def test_who_hears_a_dispatch_and_in_which_order(host: Host) -> None:
     one, two = Key(), Key()
     first, second = host.root.scope(one), host.root.scope(two)
-    host.root.on("tools/change", say("all"))
-    first.on("tools/change", say("one"))
-    second.on("tools/change", say("two"))
-    host.root.on("tools/change", say("late"))
-    first.on("tools/change", say("front"), first=True)
+    host.root.on("agent/status", say("all"))
+    first.on("agent/status", say("one"))
+    second.on("agent/status", say("two"))
+    host.root.on("agent/status", say("late"))
+    first.on("agent/status", say("front"), first=True)
     assert seen(host, key=one) == ["front", "all", "one", "late"]
     assert seen(host, key=two) == ["all", "two", "late"]
     assert seen(host, key=None) == ["all", "late"]
@@ -207,8 +208,8 @@ async def test_who_hears_a_dispatch_and_in_which_order(host: Host) -> None:
 @pytest.mark.rule("SC-32")
 def test_an_undo_removes_its_own_registration_only(host: Host) -> None:
     listener = say("x")
-    undo = host.hooks.add("tools/change", listener, None)
-    host.hooks.add("tools/change", listener, None)
+    undo = host.hooks.add("agent/status", listener, host.root)
+    host.hooks.add("agent/status", listener, host.root)
     undo()
     undo()
     assert seen(host) == ["x"]
@@ -223,13 +224,13 @@ def test_a_point_that_does_not_exist(host: Host) -> None:
 
 @pytest.mark.rule("SE-7")
 def test_a_failing_observer_is_contained(host: Host) -> None:
-    def broken(_: Any) -> None:
+    def broken(*_: Any) -> None:
         raise ValueError("no")
 
-    host.root.on("tools/change", broken)
-    host.root.on("tools/change", say("next"))
+    host.root.on("agent/status", broken)
+    host.root.on("agent/status", say("next"))
     assert seen(host) == ["next"]
-    assert [(where, str(error)) for where, error in host.reports] == [("tools/change", "no")]
+    assert [(where, str(error)) for where, error in host.reports] == [("agent/status", "no")]
 
 
 @pytest.mark.rule("CO-40")
@@ -248,17 +249,20 @@ def test_a_waterfall_calls_next_at_most_once(host: Host) -> None:
         return "alone"
 
     def run() -> Any:
-        return host.hooks.waterfall("tools/execute", None, lambda v: v, 1)
+        return host.hooks.waterfall("llm/stream", None, lambda v: v, 1)
 
-    undo = host.hooks.add("tools/execute", wrap, None)
-    host.hooks.add("tools/execute", change, None)
+    def add(listener: Any, *, first: bool = False) -> Any:
+        return host.hooks.add("llm/stream", listener, host.root, first=first)
+
+    undo = add(wrap)
+    add(change)
     assert run() == ["wrap", ["change", 2]]
     undo()
-    undo = host.hooks.add("tools/execute", twice, None, first=True)
+    undo = add(twice, first=True)
     with pytest.raises(InvariantError, match="twice"):
         run()
     undo()
-    host.hooks.add("tools/execute", alone, None, first=True)
+    add(alone, first=True)
     assert run() == "alone"
 
 

@@ -29,6 +29,12 @@ def wire(*messages: Message, dialect: Any = DEEPSEEK, **keywords: Any) -> list[A
     return made
 
 
+def spoken(message: Message, **keywords: Any) -> Any:
+    """What an assistant message is on the wire, without what is put around it."""
+    [made] = [m for m in wire(message, **keywords) if m["role"] == "assistant"]
+    return made
+
+
 def assistant(*content: Any, provider: str = "p", **provenance: Any) -> Message:
     made: Any = {"provider": provider, "model": "m", **provenance}
     return {"role": "assistant", "content": list(content), "provenance": made}
@@ -156,62 +162,129 @@ def test_texts_are_joined_and_other_blocks_skipped() -> None:
     message: Any = {"role": "user", "content": [text("a"), {"type": "hologram", "x": 1}, text("b")]}
     assert wire(message) == [{"role": "user", "content": "ab"}]
     system: Any = {"role": "system", "content": [text("a"), text("b")]}
-    assert wire(system) == [{"role": "system", "content": "ab"}]
+    assert wire(system, message) == [{"role": "system", "content": "ab"}, {"role": "user", "content": "ab"}]
 
 
 @pytest.mark.rule("LS-53")
 def test_tool_results() -> None:
     results = (result("1", text("a"), text("b"), isError=True), result("2"), result("3", text("")))
-    only: Message = {"role": "user", "content": list(results)}
-    assert wire(only) == [
+    asked = (user("hi"), assistant(call("1"), call("2"), call("3")))
+    answers = [
         {"role": "tool", "tool_call_id": "1", "content": "ab"},
         {"role": "tool", "tool_call_id": "2", "content": "(no output)"},
         {"role": "tool", "tool_call_id": "3", "content": "(no output)"},
     ]
-    both: Message = {"role": "user", "content": [results[0], text("said")]}
-    assert wire(both) == [
-        {"role": "user", "content": "said"},
-        {"role": "tool", "tool_call_id": "1", "content": "ab"},
-    ]
-    assert wire({"role": "user", "content": []}) == [{"role": "user", "content": ""}]
+    assert wire(*asked, {"role": "user", "content": list(results)})[2:] == answers
+    both: Message = {"role": "user", "content": [text("said"), *results]}
+    assert wire(*asked, both)[2:] == [*answers, {"role": "user", "content": "said"}]
+    assert wire({"role": "user", "content": []}) == [{"role": "user", "content": "(no text)"}]
 
 
 @pytest.mark.rule("LS-54", "LS-4")
-def test_assistant_messages() -> None:
-    raw = '{"a": 1,\n "b":"\\ud83d"} trailing'
-    assert wire(assistant(text("a"), call("c", raw))) == [
-        {
-            "role": "assistant",
-            "content": "a",
-            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "bash", "arguments": raw}}],
-        }
+@pytest.mark.parametrize("dialect", [DEEPSEEK, CHAT, OPENAI])
+def test_assistant_messages(dialect: Any) -> None:
+    def arguments(raw: str) -> str:
+        return str(spoken(assistant(call("c", raw)), dialect=dialect)["tool_calls"][0]["function"]["arguments"])
+
+    made = spoken(assistant(text("a"), call("c", '{"b" : 1}')), dialect=dialect)
+    made.pop("reasoning_content", None)
+    called = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"b" : 1}'}}
+    assert made == {"role": "assistant", "content": "a", "tool_calls": [called]}
+    for bad in ('{"a": 1,\n "b":"\\ud83d"} trailing', '{"a":"\\ud83d"}', "[1]", '{"a":NaN}', "[" * 5000):
+        assert json.loads(arguments(bad)) == {"invalid_json": bad}  # else the session would be refused for ever
+    assert arguments('{"a":"\\ud83d\\udc3b"}') == '{"a":"\\ud83d\\udc3b"}'
+    assert arguments("") == arguments(" ") == "{}"
+    assert spoken(assistant(call()), dialect=dialect)["content"] == ""
+    assert wire(user("a"), assistant(), assistant(thought("r")), assistant(text(" ")), dialect=dialect) == [
+        {"role": "user", "content": "a"}
     ]
-    sent = wire(assistant(text("a"), call("c", raw)), dialect=CHAT)[0]["tool_calls"][0]["function"]["arguments"]
-    assert json.loads(sent) == {"invalid_json": raw}  # llama.cpp would refuse this session for ever
-    valid = wire(assistant(call("c", '{"b" : 1}')), dialect=CHAT)[0]["tool_calls"][0]["function"]["arguments"]
-    assert valid == '{"b" : 1}'
-    assert wire(assistant()) == [{"role": "assistant", "content": ""}]
-    assert wire(assistant(call("c", "")))[0]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 @pytest.mark.rule("LS-55")
 def test_reasoning_goes_back_with_calls_only() -> None:  # case P5
-    assert "reasoning_content" not in wire(assistant(thought("r"), text("a")))[0]
-    assert wire(assistant(thought("r1"), text("a"), thought("r2"), call()))[0]["reasoning_content"] == "r1r2"
-    assert "reasoning_content" not in wire(assistant(thought(""), call()))[0]
+    assert "reasoning_content" not in spoken(assistant(thought("r"), text("a")))
+    assert spoken(assistant(thought("r1"), text("a"), thought("r2"), call()))["reasoning_content"] == "r1r2"
+    assert spoken(assistant(thought(""), call()))["reasoning_content"] == " "
+    assert "reasoning_content" not in spoken(assistant(thought(""), call()), dialect=CHAT)
 
 
 @pytest.mark.rule("LS-55")
 def test_reasoning_goes_back_only_to_who_made_it() -> None:  # case P5
     elsewhere = assistant(thought("r"), call(), provider="other", replayState={"reasoningField": "reasoning_content"})
-    for dialect in (DEEPSEEK, CHAT):
-        assert "reasoning_content" not in wire(elsewhere, dialect=dialect)[0]
+    assert "reasoning_content" not in spoken(elsewhere, dialect=CHAT)
+    assert spoken(elsewhere)["reasoning_content"] == " "  # nothing of it; but DeepSeek refuses a call without any
     untold = assistant(thought("r"), call())
     told = assistant(thought("r"), call(), replayState={"reasoningField": "reasoning_content"})
     other = assistant(thought("r"), call(), replayState={"reasoningField": "reasoning"})
-    assert "reasoning_content" not in wire(untold, dialect=CHAT)[0]
-    assert "reasoning_content" not in wire(other, dialect=CHAT)[0]
-    assert wire(told, dialect=CHAT)[0]["reasoning_content"] == "r"
+    assert "reasoning_content" not in spoken(untold, dialect=CHAT)
+    assert "reasoning_content" not in spoken(other, dialect=CHAT)
+    assert spoken(told, dialect=CHAT)["reasoning_content"] == "r"
+
+
+def results(*names: str) -> list[Message]:
+    return [{"role": "user", "content": [result(name, text(f"out {name}"))]} for name in names]
+
+
+@pytest.mark.rule("LS-55a")
+def test_every_call_is_answered_straight_after_it_and_in_order() -> None:
+    made = wire(user("a"), assistant(call("1"), call("2"), call("3")), *results("3"), user("b"), *results("1"))
+    assert [(m["role"], m.get("tool_call_id"), m["content"][:10]) for m in made[2:]] == [
+        ("tool", "1", "out 1"),
+        ("tool", "2", "(no result"),
+        ("tool", "3", "out 3"),
+        ("user", None, "b"),
+    ]
+    assert "may have had effects" in made[3]["content"]
+
+
+@pytest.mark.rule("LS-55b")
+def test_a_result_without_its_call_is_told_as_text() -> None:
+    made = wire(user("a"), *results("1"), assistant(call("2")), *results("2", "2"))
+    gone = "Result of a tool call that is not part of the conversation any more:\nout "
+    assert [m["content"] for m in made] == ["a", f"{gone}1", "", "out 2", f"{gone}2"]
+    assert [m["role"] for m in made] == ["user", "user", "assistant", "tool", "user"]
+
+
+@pytest.mark.rule("LS-55c")
+def test_ids_that_another_model_made() -> None:
+    odd = "functions.bash:0" + "x" * 60
+    foreign = [assistant(call(odd), call(odd), provider="other"), *results(odd, odd)]
+    made = wire(user("a"), *foreign, assistant(call("mine"), model="old"), *results("mine"), assistant(call(odd)))
+    ids = [[c["id"] for c in m["tool_calls"]] for m in made if m["role"] == "assistant"]
+    assert ids == [["call00001", "call00002"], ["call00003"], [odd]]
+    assert [m["tool_call_id"] for m in made if m["role"] == "tool"] == ["call00001", "call00002", "call00003", odd]
+    doubled = spoken(assistant(call("c"), call("c"), call("")))
+    assert [c["id"] for c in doubled["tool_calls"]] == ["c", "call00002", "call00003"]
+
+
+@pytest.mark.rule("LS-55d")
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [("a_b-1", "a_b-1"), ("", "unnamed"), ("a.b c\u00e9", "a_b_c_"), ("x" * 65, "x" * 64), ("-", "-")],
+)
+def test_names_that_no_tool_may_have(name: str, sent: str) -> None:
+    block = {"type": "tool-call", "id": "c", "name": name, "arguments": "{}"}
+    assert spoken(assistant(block))["tool_calls"][0]["function"]["name"] == sent
+
+
+@pytest.mark.rule("LS-55e")
+def test_the_user_begins_and_the_assistant_never_has_the_last_word() -> None:
+    begins = wire(assistant(text("a")), user("b"))
+    assert [m["role"] for m in begins] == ["user", "assistant", "user"]
+    assert [m["role"] for m in wire()] == ["user"]
+    ends = wire(user("a"), assistant(text("b")))
+    assert [m["content"] for m in ends] == ["a", "b", "Go on."]
+    goes_on = wire(user("a"), assistant(text("b")), assistant(text("c")), user("d"))
+    assert [m["content"] for m in goes_on] == ["a", "b", "Go on.", "c", "d"]
+
+
+@pytest.mark.rule("LS-55a", "LS-56")
+def test_a_result_that_comes_late_is_put_where_it_belongs() -> None:
+    history: list[Any] = [freeze(m) for m in (user("a"), assistant(call("1")), user("b"), *results("1"), user("c"))]
+    encoder = Encoder(CHAT)
+    for end in range(1, len(history) + 1):
+        made = request(*history[:end])
+        assert encoder.encode(made) == encode(CHAT, made)
 
 
 def test_what_goes_out_is_clean_utf8() -> None:  # case P7

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from dsh.core.errors import ConfigError, DshError, InvariantError
+from dsh.core.lossless import freeze
 from dsh.core.messages import Chunk, Request, same_config
 from dsh.kernel.host import Host
 from dsh.llm.adapter import ModelInfo, ProviderInfo, ResolvedModel
@@ -279,13 +280,16 @@ async def test_replay_state_reaches_only_the_instance_that_made_it() -> None:
         provenance = {"provider": provider, "model": "m", "replayState": {"x": 1}, "extra": 2}
         return {"role": "assistant", "content": [], "provenance": provenance}
 
-    history = [user(), said("p"), said("p2"), said("q"), said("gone")]
+    history = [freeze(m) for m in (user(), said("p"), said("p2"), said("q"), said("gone"))]
     await collect(service.stream(request(*history)))
     assert [m["provenance"].get("replayState") for m in one.requests[0].messages[1:]] == [{"x": 1}] * 2 + [None] * 2
     assert one.requests[0].messages[3]["provenance"] == {"provider": "q", "model": "m"}
+    await collect(service.stream(request(*history, user())))
+    again = zip(one.requests[1].messages, one.requests[0].messages, strict=False)
+    assert all(a is b for a, b in again)  # so that a body costs what is new in it
     plain = request(user())
     await collect(service.stream(plain))
-    assert one.requests[1] is plain
+    assert one.requests[2] is plain
 
 
 # --- failures

@@ -10,6 +10,7 @@ import pytest
 
 from dsh import query
 from dsh.core.lossless import thaw
+from dsh.query.check import check
 from dsh.session.session import Session
 from dsh.store import writes
 from tests.session.kit import (
@@ -246,7 +247,7 @@ def test_a_session_that_a_shell_made_without_events_can_be_driven(w: World) -> N
     [
         ("UPDATE _event SET data = '{oops' WHERE seq = 9", "LOG_CORRUPT"),
         ("DELETE FROM _event WHERE seq = 9", "LOG_CORRUPT"),
-        ("DELETE FROM _event WHERE seq = 3", "LOG_CORRUPT"),
+        ("DELETE FROM _event WHERE seq = 1", "LOG_CORRUPT"),
         ("DELETE FROM _event WHERE seq >= 8", "LOG_CORRUPT"),
         ("UPDATE _event SET type = 'mode/set' WHERE seq = 9", "LEGACY_EVENT"),
         ("UPDATE _event SET type = 'request/header-delta' WHERE seq = 3", "LEGACY_EVENT"),
@@ -267,6 +268,17 @@ def test_a_hole_is_refused_and_nothing_is_repaired(w: World, statement: str, wan
     before = dump(w.path)
     assert code(crash(w).sessions.prepare_stored, "s") == wanted
     assert dump(w.path) == before
+
+
+@pytest.mark.rule("PE-32")
+def test_a_hole_that_neither_the_model_nor_a_repair_would_see_is_found_by_reading(w: World) -> None:
+    s = w.session()
+    whole_turn(s)
+    whole_turn(s)
+    damage(w.path, "DELETE FROM _event WHERE seq = 4")  # loading costs the same however long a log is
+    other = crash(w)
+    other.sessions.prepare_stored("s").release()
+    assert [(v.seq, v.rule) for v in check(other.db, "s")]
 
 
 @pytest.mark.rule("PE-55")

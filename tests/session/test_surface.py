@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dsh.core.lossless import thaw
+from dsh.session.records import derive_event_message
 from dsh.session.session import Session
 from tests.session.kit import (
     ROUTE,
@@ -223,7 +224,22 @@ def test_a_result_replaces_exactly_one_result(w: World) -> None:
 # ------------------------------------------------------------------------------------------------------- messages
 
 
-@pytest.mark.rule("SE-20", "SE-21", "SE-22", "SE-23", "SE-25")
+@pytest.mark.rule("SE-25")
+def test_an_event_alone_tells_its_message(w: World) -> None:
+    s = w.session()
+    whole_turn(s, "one", calls=2)
+    start_turn(s)
+    start_step(s)
+    reply(s)
+    s.append("steering/message", {**prompt("steer"), "turn": 2, "meta": 1}, surface="append")
+    by_event = {e["seq"]: derive_event_message(e) for e in s.events()}
+    on_surface = surface(w.db, "s")
+    assert all(message is None for seq, message in by_event.items() if seq not in on_surface)
+    assert tuple(by_event[seq] for seq in on_surface if by_event[seq] is not None) == s.derive_messages()
+    assert len(s.derive_messages()) == len(on_surface) - 1  # the empty reply is none
+
+
+@pytest.mark.rule("SE-20", "SE-21", "SE-22", "SE-23")
 def test_each_node_becomes_its_message(w: World) -> None:
     s = w.session()
     start_turn(s)
@@ -350,7 +366,7 @@ def test_empty_parts_of_a_header_are_absent(w: World) -> None:
 
 @pytest.mark.rule("SE-32")
 def test_headers_are_equal_when_the_bytes_sent_are(w: World) -> None:
-    from dsh.agent.step import same_header
+    from dsh.core.messages import same_header
 
     tool = {"name": "a", "description": "", "parameters": {"type": "object", "properties": {}}}
     turned = {**tool, "parameters": {"properties": {}, "type": "object"}}

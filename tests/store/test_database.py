@@ -170,10 +170,11 @@ def test_a_new_database(tmp_path: Path) -> None:
 def test_the_shape_of_the_rows(tmp_path: Path) -> None:
     w = stored(tmp_path / "x.db")
     names, _ = w.db.stream("SELECT * FROM event")
-    assert list(names) == ["session_id", "seq", "type", "time", "data", "source_event_seqs", "surface_op"]
+    wanted = ["session_id", "seq", "type", "time", "data", "source_event_seqs", "surface_op"]
+    assert list(names)[:7] == wanted
     names, _ = w.db.stream("SELECT * FROM session")
-    wanted = "id version created_at cwd parent_session seed_length delegation_depth incarnation revision"
-    assert list(names)[:9] == wanted.split()
+    header = "id version created_at cwd parent_session seed_length delegation_depth incarnation revision"
+    assert list(names)[:9] == header.split()
     incarnation = w.db.rows("SELECT incarnation FROM session")[0][0]
     assert len(incarnation) == 32
     w.db.close()

@@ -19,6 +19,8 @@ from dsh.store import writes
 from dsh.store.database import Database
 from tests.session.kit import World, call, end_turn, prompt, reply, start_step, start_turn, tool_call, whole_turn, world
 
+ALL = {"cwd": None, "depth": 0, "hidden": 0, "ids": None}
+
 
 @contextmanager
 def counting(db: Database) -> Iterator[list[int]]:
@@ -62,7 +64,7 @@ def measure(w: World, s: Session) -> dict[str, int]:
     tail = {"low": s.length - 20, "high": s.length - 1}
     found["the last 20 events"] = cost(w.db, lambda: query.rows(w.db, "events_between", session="s", **tail))
     found["the first 20 events"] = cost(w.db, lambda: query.rows(w.db, "events_between", session="s", low=0, high=19))
-    found["session_list"] = cost(w.db, lambda: query.rows(w.db, "session_list", cwd=None, depth=0, limit=20))
+    found["session_list"] = cost(w.db, lambda: query.rows(w.db, "session_list", **ALL, limit=20))
     start_turn(s)
     node = s.append("user/message", prompt("x"), surface="append")["seq"]
     op = {"op": "replace", "start": node, "end": node}
@@ -96,7 +98,7 @@ def test_listing_looks_up_only_what_it_shows(tmp_path: Path) -> None:
     with w.db.transaction():
         for number in range(300):
             whole_turn(w.session(f"s{number:03}", cwd=f"/{number % 3}"))
-    few = cost(w.db, lambda: query.rows(w.db, "session_list", cwd=None, depth=0, limit=10))
-    many = cost(w.db, lambda: query.rows(w.db, "session_list", cwd=None, depth=0, limit=300))
+    few = cost(w.db, lambda: query.rows(w.db, "session_list", **ALL, limit=10))
+    many = cost(w.db, lambda: query.rows(w.db, "session_list", **ALL, limit=300))
     assert few < many / 4
     w.db.close()

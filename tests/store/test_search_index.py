@@ -99,7 +99,7 @@ def assert_sound(w: World) -> None:
     words = ["wombat", "hello", "漢 字", "parse", "padded", "re"]
     before = [w.db.rows("SELECT rowid FROM search WHERE search MATCH ? ORDER BY rowid", (f'"{q}"',)) for q in words]
     rows = w.db.rows("SELECT rowid, text, tags FROM search ORDER BY rowid")
-    writes.rebuild_search(w.db)
+    assert list(writes.rebuild_search(w.db)) == [0]
     assert w.db.rows("SELECT rowid, text, tags FROM search ORDER BY rowid") == rows
     assert before == [
         w.db.rows("SELECT rowid FROM search WHERE search MATCH ? ORDER BY rowid", (f'"{q}"',)) for q in words

@@ -24,6 +24,7 @@ def make_agent(cwd: str | os.PathLike[str] | None = None, name: str = "s1") -> A
         id=name,
         cwd=None if cwd is None else os.fspath(cwd),
         append=lambda kind, data: events.append((kind, data)),
+        scope_key=None,
     )
     return SimpleNamespace(id=name, session=session, events=events)
 

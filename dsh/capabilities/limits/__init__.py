@@ -1,8 +1,10 @@
-"""The step limit: a turn that has taken its steps ends, with its tool results logged, and says why in the log.
+"""Limits: on the steps of a turn, and on what a run may spend (budget.py).
 
-Event `turn/limit {turn, step, limit}` (log-only): the turn wanted another step and `loop.max_steps` forbade it. What
-the turn wants is known once the continuation is decided; it is forbidden at the terminal checkpoint after that, which
-steering cannot override (AL-52).
+Event `turn/limit {turn, step, kind, limit, ...}` (log-only) says why a turn ended. Of kind "steps": the turn wanted
+another step and `loop.max_steps` forbade it; its tool results are logged, it ends `completed`. What the turn wants is
+known once the continuation is decided; it is forbidden at the terminal checkpoint after that, which steering cannot
+override (AL-52). Of kind "cost" (USD) and "tokens": a request was not started; `spent` and `next`, the estimate of its
+input, stand beside `limit`, and the turn ends with the error BUDGET_LIMIT. Without a kind it is "steps".
 """
 
 from __future__ import annotations
@@ -21,9 +23,16 @@ if TYPE not in event_type:
 
 
 def setup(ctx: Context) -> None:
-    limit: int = ctx.host.config["loop.max_steps"]
-    if not limit:
-        return
+    config = ctx.host.config
+    if config["loop.max_steps"]:
+        _limit_steps(ctx, config["loop.max_steps"])
+    if config["limits.max_cost"] or config["limits.max_tokens_total"]:
+        from dsh.capabilities.limits.budget import Budget  # most runs have none
+
+        ctx.provide(Budget, Budget(ctx, config["limits.max_cost"], config["limits.max_tokens_total"]))
+
+
+def _limit_steps(ctx: Context, limit: int) -> None:
     wanting: set[Agent] = set()  # agents whose turn has just decided to go on
 
     async def decided(
@@ -40,7 +49,7 @@ def setup(ctx: Context) -> None:
         if steps < limit:
             return None
         if wants:
-            agent.session.append(TYPE, {"turn": turn, "step": steps, "limit": limit})
+            agent.session.append(TYPE, {"turn": turn, "step": steps, "kind": "steps", "limit": limit})
         return {"action": "stop"}
 
     ctx.on("agent/turn-continuation", decided, first=True)

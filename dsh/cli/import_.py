@@ -1,0 +1,134 @@
+"""`dsh import`: take sessions that were exported into the database."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from dsh.cli import output
+from dsh.cli.common import db_flag, open_database
+from dsh.cli.group import db_option
+from dsh.core.errors import SessionError, UsageError
+
+if TYPE_CHECKING:
+    from dsh.session.jsonl import LogReader
+    from dsh.session.transfer import Imported
+    from dsh.store.database import Database
+
+_STDIN = "-"
+
+
+@click.command("import", short_help="Take exported sessions in.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--as", "as_id", metavar="ID", help="Store the session under this id.")
+@db_option
+@click.pass_context
+def command(ctx: click.Context, files: tuple[str, ...], as_id: str | None) -> int:
+    """Take exported sessions in, and print their ids.
+
+    FILE is what dsh export has written, compressed or not, or what dsh show --json has printed; - is standard input. Of
+    a folder that dsh export --to has filled, every session is taken.
+
+    Each session is stored whole or not at all: events that break a rule of the log are refused, the first one is named.
+    Lines that were cut off at the end are left out, and a turn that was open there is closed.
+    """
+    sources = _sources(files)
+    if as_id is not None and len(sources) != 1:
+        raise UsageError("--as goes with one session")
+    if as_id == "":
+        raise UsageError("--as needs an id")
+    db = open_database(db_flag(ctx))
+    try:
+        db.hear_signals()
+        for name in sources:
+            done = _import(db, name, as_id)
+            output.line(output.one_line(done.id))
+            _remarks(name, done)
+    finally:
+        db.close()
+    return 0
+
+
+def _sources(files: tuple[str, ...]) -> list[str]:
+    """What to read, parents before their forks, so that these can share events again. Unreadable files are found
+    before anything is stored; what can be read only once is not looked into."""
+    from dsh.session.folders import check_place, sessions_in
+
+    if files.count(_STDIN) > 1:
+        raise UsageError("standard input can be read once")
+    found: list[tuple[int, str]] = []
+    for name in files:
+        mode = 0 if name == _STDIN else os.stat(name).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            found.append((0, name))
+            continue
+        root = Path(name)
+        inside = sessions_in(root) if stat.S_ISDIR(mode) else []
+        if stat.S_ISDIR(mode) and not inside:
+            raise UsageError(f"{name} holds no exported session", hint="it is filled by: dsh export --all --to DIR")
+        for path in inside or [root]:
+            with _opened(str(path)) as log:
+                if inside and log.header is not None:
+                    check_place(root, path, log.header)
+                found.append((log.header["createdAt"] if log.header else 0, str(path)))
+    return [name for _, name in sorted(found, key=lambda each: each[0])]
+
+
+def _import(db: Database, name: str, as_id: str | None) -> Imported:
+    from dsh.session.transfer import import_log
+
+    with _opened(name) as log:
+        return import_log(db, log, as_id=as_id)
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[LogReader]:
+    """A session to read; failures name the file."""
+    from dsh.session.transfer import read_log
+
+    shown = "standard input" if name == _STDIN else name
+    try:
+        if name == _STDIN and sys.stdin is None:
+            raise UsageError("standard input is closed")
+        with open(0 if name == _STDIN else name, "rb", closefd=name != _STDIN) as file, _at_hand(file) as whole:
+            yield read_log(whole)
+    except SessionError as error:
+        raise SessionError(f"{shown}: {error.message}", code=error.code, hint=error.hint) from error
+    except OSError as error:
+        if error.filename is None:
+            error.filename = shown
+        raise
+
+
+@contextmanager
+def _at_hand(file: BinaryIO) -> Iterator[BinaryIO]:
+    """The same bytes in a file. An import keeps others from writing, so it does not wait for a slow pipe meanwhile."""
+    from dsh.session.transfer import looks_exported
+
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode) or not looks_exported(file):
+        yield file  # in the second case to be refused, /dev/zero for one
+        return
+    import shutil
+    import tempfile
+
+    with tempfile.TemporaryFile() as whole:
+        shutil.copyfileobj(file, whole, 1024 * 1024)
+        whole.seek(0)
+        yield whole
+
+
+def _remarks(name: str, done: Imported) -> None:
+    """What was not taken over as it was."""
+    if done.dropped:
+        output.note(f"{name}: its end is cut off or unreadable and left out ({done.dropped} lines)")
+    if done.closers:
+        output.note(f"{name}: its last turn was open and is closed as interrupted ({done.closers} events)")
+    if done.left_out:
+        output.note(f"{name}: the header's {', '.join(done.left_out)} have no place here and are left out")

@@ -1,0 +1,228 @@
+"""`dsh session`: what can be done with a session besides talking in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from dsh import query
+from dsh.cli import output
+from dsh.cli.common import NoHistory, db_flag, load_config, reading
+from dsh.cli.group import db_option
+from dsh.core.errors import SessionError, UsageError
+from dsh.core.lossless import dumps
+from dsh.query.naming import find_session
+from dsh.store import writes
+from dsh.store.database import Database
+
+
+@click.group("session", short_help="Rename, pin, hide or delete sessions.")
+@db_option
+def command() -> None:
+    """Rename, pin, hide or delete sessions; show what is known about one.
+
+    ID may be the beginning of an id; - or last is the newest session.
+    """
+
+
+@contextmanager
+def _stored(ctx: click.Context, *, read_only: bool = False) -> Iterator[Database]:
+    try:
+        with reading(db_flag(ctx), read_only=read_only) as db:
+            yield db
+    except NoHistory as error:
+        raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
+
+
+def _found(db: Database, typed: Sequence[str]) -> list[str]:
+    """The sessions that were named, each once."""
+    return list(dict.fromkeys(find_session(db, each) for each in typed))
+
+
+@command.command("show", short_help="Print what is known about a session.")
+@click.argument("session", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@db_option
+@click.pass_context
+def show(ctx: click.Context, session: str, as_json: bool) -> int:
+    """Print what is known about a session: its header, its state, who drives it, what was forked from it.
+
+    In a pipe each fact is one line: name and value, separated by a tab.
+    """
+    with _stored(ctx, read_only=True) as db, db.snapshot():
+        facts = _facts(db, find_session(db, session))
+    if as_json:
+        output.json_line(facts)
+        return 0
+    rows = [
+        [name, output.one_line(_text(name, value))] for name, value in facts.items() if value not in (None, [], False)
+    ]
+    output.table(["FACT", "VALUE"], rows)
+    return 0
+
+
+def _facts(db: Database, id_: str) -> dict[str, Any]:
+    from dsh.cli.sessions import session_object
+
+    row = query.row(db, "session_list", cwd=None, depth=2**31, hidden=1, ids=dumps([id_]), limit=1)
+    state = query.row(db, "session_state", session=id_)
+    lease = query.row(db, "lease", session=id_)
+    assert row is not None
+    assert state is not None
+    children = query.rows(db, "children_named", parent=id_)
+    return {
+        **session_object(row),
+        "version": state[1],
+        "replacements": state[10],
+        "openTurn": state[13],
+        "openStep": state[14],
+        "process": lease[1] if lease is not None and writes.is_driven(*lease[1:]) else None,
+        "forks": [sharer for sharer, _ in query.rows(db, "sharers", session=id_) if sharer != id_],
+        "subagents": [child for child, depth in children if depth],
+    }
+
+
+def _text(name: str, value: Any) -> str:
+    if name in ("createdAt", "updatedAt"):
+        return output.utc(value)
+    if isinstance(value, list):
+        return " ".join(value)
+    return "yes" if value is True else str(value)
+
+
+@command.command("rename")
+@click.argument("session", metavar="ID")
+@click.argument("title", metavar="TITLE")
+@db_option
+@click.pass_context
+def rename(ctx: click.Context, session: str, title: str) -> int:
+    """Give a session a title. It is kept in the session's log; a session that works just now cannot be renamed."""
+    from dsh.session import titles
+
+    words = titles.given(title)
+    with _stored(ctx) as db:
+        id_ = find_session(db, session)
+        from dsh.core import lean
+
+        lean.load_trio()
+        import trio
+
+        trio.run(_rename, db, id_, words)
+    output.remark(f"session {id_} is now called {words!r}")
+    return 0
+
+
+async def _rename(db: Database, id_: str, title: str) -> None:
+    from dsh.kernel.host import Host
+    from dsh.session import titles
+    from dsh.session.sessions import Sessions
+
+    sessions = Sessions(Host(load_config(db)), db)
+    session = sessions.publish(sessions.prepare_stored(id_))
+    try:
+        await titles.rename(sessions, session, title)
+    finally:
+        sessions.dispose(session)
+
+
+@command.command("pin")
+@click.argument("sessions", metavar="ID...", nargs=-1, required=True)
+@db_option
+@click.pass_context
+def pin(ctx: click.Context, sessions: Sequence[str]) -> int:
+    """List sessions before all others, however old they are."""
+    with _stored(ctx) as db, db.transaction():
+        for id_ in _found(db, sessions):
+            writes.pin_session(db, id_, writes.now_ms())
+    return 0
+
+
+@command.command("unpin")
+@click.argument("sessions", metavar="ID...", nargs=-1, required=True)
+@db_option
+@click.pass_context
+def unpin(ctx: click.Context, sessions: Sequence[str]) -> int:
+    """List sessions by their last activity again."""
+    with _stored(ctx) as db, db.transaction():
+        for id_ in _found(db, sessions):
+            writes.pin_session(db, id_, None)
+    return 0
+
+
+@command.command("hide")
+@click.argument("sessions", metavar="ID...", nargs=-1, required=True)
+@db_option
+@click.pass_context
+def hide(ctx: click.Context, sessions: Sequence[str]) -> int:
+    """Leave sessions out of lists and searches. What a fork shares is still found there.
+
+    A hidden session can be shown, resumed and forked by its id as ever; dsh sessions --hidden lists it.
+    """
+    with _stored(ctx) as db, db.transaction():
+        for id_ in _found(db, sessions):
+            writes.hide_session(db, id_, writes.now_ms())
+    return 0
+
+
+@command.command("unhide")
+@click.argument("sessions", metavar="ID...", nargs=-1, required=True)
+@db_option
+@click.pass_context
+def unhide(ctx: click.Context, sessions: Sequence[str]) -> int:
+    """Take hidden sessions into lists and searches again."""
+    with _stored(ctx) as db, db.transaction():
+        for id_ in _found(db, sessions):
+            writes.hide_session(db, id_, None)
+    return 0
+
+
+@command.command("delete", short_help="Delete sessions for good.")
+@click.argument("sessions", metavar="ID...", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where nobody can answer.")
+@click.option("--with-forks", is_flag=True, help="Delete the forks that show a session's events, too.")
+@click.option("--hide", "hide_instead", is_flag=True, help="Hide a session that has such forks instead of deleting it.")
+@db_option
+@click.pass_context
+def delete(ctx: click.Context, sessions: Sequence[str], yes: bool, with_forks: bool, hide_instead: bool) -> int:
+    """Delete sessions for good: their events, and what search found in them. Their ids can be used again.
+
+    A fork shows events of the session it was made from. A session that has forks is therefore deleted only together
+    with them (--with-forks), or it is hidden instead (--hide). A session at work is not deleted. If anything is
+    refused, nothing is deleted.
+
+    At a terminal you are asked first; the exit code is 1 if you say no.
+    """
+    from dsh.session import forks
+
+    if with_forks and hide_instead:
+        raise UsageError("--with-forks and --hide exclude each other")
+    with _stored(ctx) as db:
+        ids = _found(db, sessions)
+        if not yes and not _agreed(db, ids, with_forks):
+            output.note("nothing was deleted")
+            return 1
+        deleted, hidden = forks.delete(db, ids, with_forks=with_forks, hide=hide_instead)
+        left = [child for id_ in deleted for child, _ in query.rows(db, "children_named", parent=id_)]
+    for id_ in hidden:
+        output.note(f"session {id_} is hidden, not deleted: forks show its events")
+    if left:
+        output.note(f"sessions that came from what was deleted stay: {', '.join(left[:10])}{' …' if left[10:] else ''}")
+    output.remark(f"deleted: {', '.join(deleted) or 'nothing'}")
+    return 0
+
+
+def _agreed(db: Database, ids: Sequence[str], with_forks: bool) -> bool:
+    """What a person at the terminal says to the deletion; UsageError if there is none."""
+    if not (sys.stdin is not None and output.is_terminal(sys.stdin) and output.errors_on_terminal()):
+        raise UsageError("nobody can be asked whether to delete; --yes deletes without asking")
+    doomed = dict.fromkeys(ids)
+    if with_forks:
+        doomed.update((sharer, None) for id_ in ids for sharer, _ in query.rows(db, "sharers", session=id_))
+    for id_ in doomed:
+        found = query.row(db, "session_title", session=id_)
+        output.note(f"{id_} {output.title(found[0] if found else None)}")
+    return click.confirm(f"dsh: delete {len(doomed)} session{'s' if len(doomed) > 1 else ''} for good?", err=True)
