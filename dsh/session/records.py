@@ -84,7 +84,9 @@ def check_log(db: Database, id: str) -> None:
     elif lost is not None:
         what = f"event {lost} is missing"
     if what is not None:
-        raise SessionError(f"session {id} is damaged: {what}", code="LOG_CORRUPT", hint="dsh doctor checks everything")
+        raise SessionError(
+            f"session {id} is damaged: {what}", code="LOG_CORRUPT", hint="dsh db check names what is wrong"
+        )
 
 
 def check_envelope(event: Event, index: int) -> None:

@@ -2,8 +2,8 @@
 
 A table is a tree of pages; SQLite gives up a whole read where one page of it is bad. Here every page is looked at by
 itself: what can be reached from a root, and then the leaves that nothing reaches any more because a page above them is
-gone. A row counts only if all of it fits: sizes, types, text that is UTF-8. The format is that of
-https://www.sqlite.org/fileformat2.html; files with pointer maps or another text encoding than UTF-8 are not dsh's.
+gone. A row counts only if all of it fits: sizes, types, text that is UTF-8. SQLite's "Database File Format" describes
+the format; files with pointer maps or another text encoding than UTF-8 are not dsh's.
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ def test_eight_processes_make_one_database(tmp_path: Path) -> None:
         db = Database.open(path)
         assert len(set(stores)) == 1
         assert db.rows("SELECT store_id FROM store") == [(stores[0],)]
-        assert db.rows("SELECT id, name FROM migration ORDER BY id") == [(n, m.name) for n, m in enumerate(MIGRATIONS, 1)]
+        assert db.rows("SELECT id, name FROM migration ORDER BY id") == [
+            (n, m.name) for n, m in enumerate(MIGRATIONS, 1)
+        ]
         assert db.integrity() == []
         db.close()
 
