@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -65,16 +66,13 @@ def concurrency(options: argparse.Namespace, folder: Path) -> None:
     places = {"on this disk": folder}
     memory = Path("/dev/shm")
     if os.access(memory, os.W_OK):
-        places["in memory, where a sync costs nothing"] = memory / f"dsh-bench-{os.getpid()}"
+        places["in memory, where a sync costs nothing"] = memory
     for title, place in places.items():
-        place.mkdir(exist_ok=True)
-        try:
-            _concurrency(title, place / "dsh.db", options.seconds)
-        except Broken as error:
-            raise Failed(str(error)) from error
-        finally:
-            for file in place.glob("dsh.db*"):
-                file.unlink()
+        with tempfile.TemporaryDirectory(prefix="dsh-bench-", dir=place) as own:
+            try:
+                _concurrency(title, Path(own) / "dsh.db", options.seconds)
+            except Broken as error:
+                raise Failed(str(error)) from error
 
 
 def _concurrency(title: str, path: Path, seconds: float) -> None:

@@ -23,6 +23,7 @@ from tests.agent.legal import problems
 from tests.crash.zygote import Zygote
 from tests.provider import FakeProvider, Recorded, Reply, calls, text, tool_call
 from tests.shell.process import Done, Dsh
+from tests.strict import refusals
 
 MOMENTS = 200
 AT_ONCE = 4
@@ -76,6 +77,7 @@ def check(dsh: Dsh, fake: FakeProvider, run: Run) -> str:
     first, second = fake.requests[-2:]
     shared = first.raw.index(b'"go on"')
     assert second.raw[:shared] == first.raw[:shared]
+    assert [what for sent in fake.requests for what in refusals(sent.raw, thoughts={"let me see"})] == []
     assert dsh.integrity() == []
     if not left:
         return "no session"
