@@ -429,7 +429,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         super().finish()
 
     def _record(self) -> Recorded:
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        size = int(self.headers.get("content-length") or 0)
+        body = self.rfile.read(size)
+        if len(body) < size:
+            raise ConnectionAbortedError("the sender was killed before the whole request had gone out")
         parsed: Any = None
         with contextlib.suppress(ValueError):
             parsed = json.loads(body)
