@@ -106,8 +106,8 @@ class Turn(NamedTuple):
 
 
 def newest_turn(db: Database, session: str, below: int = MAX_INT) -> Turn | None:
-    """The last turn that began below a seq."""
-    row = query.row(db, "newest_message_turn", session=session, below=below)
+    """The last turn that a message has begun below a seq (SE-48)."""
+    row = query.row(db, "message_turn", session=session, below=below)
     return Turn(*row) if row else None
 
 

@@ -18,7 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "search": ("dsh.cli.search", "Find what was said in any session."),
     "sessions": ("dsh.cli.sessions", "List sessions, newest first."),
     "show": ("dsh.cli.show", "Print a session."),
-    "session": ("dsh.cli.session", "Rename, pin, hide or delete sessions."),
+    "session": ("dsh.cli.session", "Rename, pin, hide, repair or delete sessions."),
     "fork": ("dsh.cli.fork", "Begin a session as a copy of another."),
     "ps": ("dsh.cli.ps", "List the sessions that are at work."),
     "attach": ("dsh.cli.attach", "Watch a session work and print its answer."),

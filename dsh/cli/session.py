@@ -20,10 +20,10 @@ from dsh.store import writes
 from dsh.store.database import Database
 
 
-@click.group("session", short_help="Rename, pin, hide or delete sessions.")
+@click.group("session", short_help="Rename, pin, hide, repair or delete sessions.")
 @db_option
 def command() -> None:
-    """Rename, pin, hide or delete sessions; show what is known about one.
+    """Rename, pin, hide, repair or delete sessions; show what is known about one.
 
     ID may be the beginning of an id; - or last is the newest session.
     """
@@ -127,6 +127,37 @@ async def _rename(db: Database, id_: str, title: str) -> None:
         await titles.rename(sessions, session, title)
     finally:
         sessions.dispose(session)
+
+
+@command.command("repair")
+@click.argument("session", metavar="ID")
+@db_option
+@click.pass_context
+def repair(ctx: click.Context, session: str) -> int:
+    """Close the turn that a crash left open, as the next run of the session would do it.
+
+    Prints the events that were added, one JSON object per line: a result for each tool call that has none, the ends of
+    the step and the turn. Nothing that was logged is changed; a session in order stays as it is.
+    """
+    with _stored(ctx) as db:
+        id_ = find_session(db, session)
+        from dsh.core import lean
+
+        lean.load_trio()
+        import trio
+
+        from dsh.kernel.host import Host
+        from dsh.session.archive import Archive
+        from dsh.session.sessions import Sessions
+
+        archive = Archive(Sessions(Host(load_config(db)), db))
+        before = len(archive.inspect(id_)["events"])
+        added = trio.run(archive.load, id_)["events"][before:]
+    for event in added:
+        output.json_line({"sessionId": id_, **event})
+    if not added:
+        output.remark(f"session {id_} is in order")
+    return 0
 
 
 @command.command("pin")

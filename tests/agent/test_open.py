@@ -193,10 +193,12 @@ async def test_a_disposed_agent_has_no_model_to_choose() -> None:
 
 
 def last_message_turn(w: World, agent: Agent) -> tuple[int, str] | None:
-    found = query.row(w.db, "last_message_turn", session=agent.id)
+    found = query.row(w.db, "message_turn", session=agent.id, below=agent.session.length)
+    if found is not None and found[2] is None:
+        found = query.row(w.db, "message_turn", session=agent.id, below=found[1])
     if found is None:
         return None
-    turn, start, end, reason = found
+    turn, start, end, _, _, reason, _ = found
     starts = {e["data"]["turn"]: e["seq"] for e in w.log(agent, "turn/start")}
     ends = {e["data"]["turn"]: e["seq"] for e in w.log(agent, "turn/end")}
     assert (start, end) == (starts[turn], ends[turn])
@@ -219,9 +221,8 @@ async def test_the_last_message_turn_is_the_last_that_ended_and_began_with_a_mes
         agent.session.append("turn/end", {"turn": 5, "reason": {"kind": "completed"}})
         assert last_message_turn(w, agent) == (3, "max-tokens")
         child = w.sessions.fork(agent.session, child="child")
-        assert query.row(w.db, "last_message_turn", session="child") == query.row(
-            w.db, "last_message_turn", session="s"
-        )
+        both = [query.row(w.db, "message_turn", session=name, below=child.length) for name in ("child", "s")]
+        assert both[0] == both[1]
         w.sessions.dispose(child)
         agent.followup(blocks("three"))
         await gate.entered.wait()

@@ -120,7 +120,7 @@ def test_on_a_terminal_it_is_a_table(terminal: Callable[..., tuple[int, str]], h
     assert "\x1b" not in line
 
 
-@pytest.mark.parametrize("name", ["sessions_at_work", "activity", "session_activity", "newest_message_turn"])
+@pytest.mark.parametrize("name", ["sessions_at_work", "activity", "session_activity", "message_turn"])
 def test_no_query_reads_a_log(history: History, name: str) -> None:
     """Every event that is read is found by an index on its session and its seq or type; chunks by seq alone."""
     query = sql(name)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dsh import query
+from dsh.core.lossless import dumps
 from dsh.query import search
 from dsh.query.family import trees
 from dsh.store import writes
@@ -227,6 +228,25 @@ def test_a_driven_session_is_neither_renamed_nor_deleted(dsh: Run, family: Histo
         assert re.fullmatch(r"session other is driven by process \d+", said[0])
     assert len(objects(dsh, "sessions", "--all")) == 5
     lines(dsh, "session", "pin", "other")  # a mark is no event
+
+
+# repair
+
+
+@pytest.mark.rule("PE-30", "PE-34", "PE-37")
+def test_a_turn_that_was_left_open_is_closed_once(dsh: Run, family: History) -> None:
+    at = {"turn": 1, "step": 1}
+    writes.insert_session(family.db, {"id": "torn", "version": 0, "createdAt": 7})
+    for seq, (kind, data) in enumerate(
+        (("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": {"kind": "user"}}}), ("step/start", at))
+    ):
+        writes.insert_event(family.db, "torn", seq, kind, 5, dumps(data), None, None)
+    added = [json.loads(row) for row in dsh("session", "repair", "torn").stdout.splitlines()]
+    assert [(e["seq"], e["type"], e["time"]) for e in added] == [(2, "step/end", 5), (3, "turn/end", 5)]
+    assert added[1]["data"]["reason"] == {"kind": "interrupted"}
+    assert lines(dsh, "session", "repair", "torn") == []
+    assert lines(dsh, "session", "repair", "root") == []
+    assert refusal(dsh, "session", "repair", "nobody")
 
 
 # delete

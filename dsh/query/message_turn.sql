@@ -1,4 +1,5 @@
--- The last turn that a message has begun, whether it is over or not.
+-- The last turn that a message has begun (SE-48), whether it is over or not; turns of injections and plugins are no
+-- answer to anybody.
 -- session: id; below: the seq it began before
 -- → turn, start_seq, end_seq, started_at, ended_at (epoch ms), reason (JSON) (the three NULL while it is open),
 --   limit (of steps, if the turn hit it, else NULL)
