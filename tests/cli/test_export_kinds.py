@@ -16,6 +16,8 @@ from dsh.store.database import Database
 from tests.cli.conftest import DSH, ROOT
 from tests.session.kit import ROUTE, USER, world
 
+pytestmark = pytest.mark.slow
+
 AT = {"turn": 1, "step": 1}
 ODD = {"z": [1, 1e-07, {"é\u2028": None}], "a": True, "__proto__": {}, "": "\\u0041\n", "n": 2**53 - 1}
 BLOCK = {"type": "hologram", "b": ODD, "a": "x"}

@@ -25,6 +25,8 @@ from tests.provider import FakeProvider, Recorded, Reply, calls, text, tool_call
 from tests.shell.process import Done, Dsh
 from tests.strict import refusals
 
+pytestmark = pytest.mark.slow
+
 MOMENTS = 200
 AT_ONCE = 4
 
@@ -100,7 +102,6 @@ def test_killed_at_some_moments(tmp_path: Path, zygote: Zygote, part: float) -> 
         check(dsh, fake, zygote.run)
 
 
-@pytest.mark.slow
 @pytest.mark.rule("PE-30", "PE-33", "PE-37", "PE-71", "SE-40", "SE-42")
 def test_killed_at_two_hundred_moments(tmp_path: Path) -> None:
     began = time.monotonic()

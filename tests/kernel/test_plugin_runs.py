@@ -17,6 +17,8 @@ import pytest
 from tests.provider import FakeProvider, text
 from tests.shell.process import ROOT, Dsh, finish
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = ROOT / "examples" / "dsh-example-plugin"
 
 
@@ -155,7 +157,6 @@ def test_a_package_that_is_taken_out_is_missed_at_the_next_start(installed: Dsh,
 # ------------------------------------------------------------------------------------------------------------- faults
 
 
-@pytest.mark.slow
 def test_bad_plugins_do_not_take_a_run_down(dsh: Dsh) -> None:
     user_plugin(dsh, "breaks", "raise RuntimeError('no luck')\n")
     user_plugin(dsh, "exits", "import sys\ndef setup(ctx): sys.exit(4)\n")

@@ -20,6 +20,8 @@ from tests.session.kit import code, damage, dump, fill, messages, raw, start_tur
 from tests.store.test_processes import actor, line
 from tests.store.test_rebuild import varied
 
+pytestmark = pytest.mark.slow
+
 Events = dict[str, list[tuple[Any, ...]]]
 
 
