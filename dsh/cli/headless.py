@@ -8,69 +8,46 @@ same, and only then is there an exit code.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import trio
 
 from dsh import query
 from dsh.agent.agent import Agent
-from dsh.agent.prompt import Prompt
 from dsh.cli.answer import Answer, write_all
 from dsh.cli.boot import Program, program
-from dsh.cli.common import current_folder, load_config, open_database
+from dsh.cli.choice import (
+    Options,
+    carried_on,
+    check,
+    require_price,
+    resumed_id,
+    route_of,
+    setup_of,
+    told,
+    working_folder,
+)
+from dsh.cli.common import load_config, open_database
 from dsh.cli.outcome import Outcome
 from dsh.cli.output import json_text
 from dsh.cli.progress import Progress
 from dsh.cli.watch import Watch
 from dsh.cli.writer import Writer
-from dsh.core.errors import ConfigError, DshError, SessionError, UsageError, only
+from dsh.core.errors import DshError, only
 from dsh.core.events import Event
-from dsh.core.lossless import MAX_INT, dumps, loads
-from dsh.core.messages import Block, CallConfig
-from dsh.kernel.config import Config
-from dsh.kernel.scope import Context
-from dsh.llm import providers
-from dsh.query.naming import find_place, find_session, new_name
-from dsh.session.session import Session
+from dsh.core.lossless import dumps
+from dsh.core.messages import Block
+from dsh.query.naming import find_place
 from dsh.store.database import Database
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LAST_WRITE_S = 1.0  # for a reader that is slow to take the rest, once the run was told to end
-
-
-class Options(NamedTuple):
-    """The options of `dsh run`, as given."""
-
-    model: str | None = None
-    provider: str | None = None
-    base_url: str | None = None
-    effort: str | None = None
-    system: str | None = None
-    cwd: str | None = None
-    tools: str | None = None
-    no_tools: bool = False
-    max_steps: int | None = None
-    max_cost: float | None = None
-    max_tokens_total: int | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    timeout: float | None = None
-    go_on: bool = False
-    resume: str | None = None
-    fork: str | None = None
-    session: str | None = None
-    as_json: bool = False
-    mock: str | None = None
-    quiet: bool = False
-    db: str | None = None
 
 
 def run(options: Options, content: Callable[[], list[Block]], begun: Callable[[str], None] | None = None) -> int:
@@ -89,7 +66,7 @@ def run(options: Options, content: Callable[[], list[Block]], begun: Callable[[s
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, terminated)
     try:
-        _check(options)
+        check(options)
         prompt = content()
         db = open_database(options.db)
         try:
@@ -117,34 +94,6 @@ def run(options: Options, content: Callable[[], list[Block]], begun: Callable[[s
     return outcome.exit_code()
 
 
-def _check(options: Options) -> None:
-    """What the command line cannot say about its options."""
-    ways = [
-        f"--{name}"
-        for name, given in (
-            ("continue", options.go_on or None),
-            ("resume", options.resume),
-            ("fork", options.fork),
-            ("session", options.session),
-        )
-        if given is not None
-    ]
-    if len(ways) > 1:
-        raise UsageError(f"{' and '.join(ways)} exclude each other")
-    if options.session is not None:
-        new_name("--session", options.session)
-    if options.tools is not None and options.no_tools:
-        raise UsageError("--tools and --no-tools exclude each other")
-    if options.cwd is not None and not os.path.isdir(options.cwd):
-        raise UsageError(f"--cwd {options.cwd} is not a folder")
-    for name in ("max_tokens", "max_tokens_total"):
-        if (getattr(options, name) or 0) > MAX_INT:
-            raise UsageError(f"--{name.replace('_', '-')} must be at most {MAX_INT}")
-    for name in ("temperature", "timeout", "max_cost"):
-        if not math.isfinite(getattr(options, name) or 0.0):
-            raise UsageError(f"--{name.replace('_', '-')} must be a finite number")
-
-
 def _last_line(outcome: Outcome) -> None:
     if outcome.reader_left:
         return
@@ -159,7 +108,7 @@ async def _forked(options: Options, content: list[Block], db: Database, *rest: A
     from dsh.session import forks
 
     parent, boundary = find_place(db, options.fork or "")
-    _folder(options, db, parent)
+    working_folder(options, db, parent)
     fork = forks.store(db, parent, boundary)
     with forks.taken_back_unused(db, fork):
         await _main(options._replace(resume=fork, fork=None), content, db, *rest)
@@ -179,9 +128,9 @@ async def _main(
         limits__max_tokens_total=options.max_tokens_total,
         reasoning_effort=options.effort,
     )
-    resumed = _resumed_id(db, options)
-    options = _carried_on(options, db, resumed)
-    folder = _folder(options, db, resumed)
+    resumed = resumed_id(db, options)
+    options = carried_on(options, db, resumed)
+    folder = working_folder(options, db, resumed)
     writer = Writer(sys.stdout.fileno())
     with trio.CancelScope() as scope:
         end = _End(scope, outcome)
@@ -189,158 +138,18 @@ async def _main(
             async with program(
                 db, config, folder, notice=progress.notice, interrupted=lambda: outcome.signal is not None
             ) as running:
-                route = await _route(options, running, config, db, resumed, progress)
+                route = await route_of(options, running, config, db, resumed, progress)
                 if config["limits.max_cost"]:
-                    _require_price(running, route)
-                setup = _setup(options, running, writer)
+                    require_price(running, route)
                 agent = await running.agents.open(
                     route,
                     session_id=options.session,
                     resume_session_id=resumed if options.session is None else None,
                     meta={"cwd": folder},
-                    setup=setup,
+                    setup=setup_of(options, running, writer),
                 )
                 outcome.session, end.agent = agent.id, agent
                 await _turn(options, content, running, agent, writer, progress, outcome, end, begun)
-
-
-def _require_price(running: Program, route: dict[str, Any]) -> None:
-    """A run whose cost is limited asks no model whose price nobody knows."""
-    from dsh.capabilities.limits.budget import Budget
-
-    running.host.get(Budget).require_price(route["provider"], route["model"])
-
-
-def _carried_on(options: Options, db: Database, resumed: str | None) -> Options:
-    """A session that goes on keeps the system text and the tools it was last run with, unless this run says others."""
-    found = query.row(db, "last_run_options", session=resumed) if resumed else None
-    before: dict[str, Any] = loads(found[0]) if found and found[0] else {}
-    if options.tools is not None or options.no_tools:
-        before.pop("tools", None)
-        before.pop("no_tools", None)
-    given = {name: value for name, value in _told(options).items() if value}
-    if options.system is not None:
-        given["system"] = options.system
-    return options._replace(**{**before, **given})
-
-
-def _told(options: Options) -> dict[str, Any]:
-    """What of the options is kept with the prompt, hidden from the model, for the next run of the session."""
-    return {name: getattr(options, name) for name in ("system", "tools", "no_tools") if getattr(options, name)}
-
-
-def _here(options: Options) -> str:
-    if options.cwd and os.path.isabs(options.cwd):
-        return os.path.normpath(options.cwd)
-    return os.path.normpath(os.path.join(current_folder(), options.cwd or "."))
-
-
-def _folder(options: Options, db: Database, session: str | None) -> str:
-    """Where the run works: a session that goes on where it has, a new one where it is started."""
-    state = query.row(db, "session_state", session=session) if session is not None else None
-    folder = (state[3] if state else None) or _here(options)
-    if not os.path.isdir(folder):
-        raise UsageError(f"the folder of session {session} is gone: {folder}")
-    return folder
-
-
-def _resumed_id(db: Database, options: Options) -> str | None:
-    if options.resume is not None:
-        return find_session(db, options.resume)
-    if options.session is not None:
-        return options.session if query.row(db, "session_state", session=options.session) else None
-    if not options.go_on:
-        return None
-    folder = _here(options)
-    found = query.row(db, "latest_session", cwd=folder)
-    if found is None:
-        raise SessionError(
-            f"no session in {folder} to go on with", code="SESSION_NOT_FOUND", hint="dsh sessions lists all of them"
-        )
-    return str(found[0])
-
-
-async def _route(
-    options: Options, running: Program, config: Config, db: Database, resumed: str | None, progress: Progress
-) -> dict[str, Any]:
-    """Provider, model and sampling of this run's requests."""
-    found = query.row(db, "header_in_force", session=resumed) if resumed else None
-    logged: CallConfig | None = loads(found[1])["config"] if found else None
-    if options.mock is not None:
-        chosen = providers.install_mock(running.host.root, options.mock)
-    else:
-        chosen = await _choose(options, running, config, logged, progress)
-        providers.install_routes(running.host.root, config, chosen.routes)
-    if chosen.notice:
-        progress.notice(chosen.notice)
-    route = {
-        "provider": chosen.provider,
-        "model": options.model if options.mock and options.model else chosen.model,
-        "reasoningEffort": chosen.effort,
-        "temperature": options.temperature,
-        "maxTokens": options.max_tokens,
-    }
-    return {key: value for key, value in route.items() if value is not None}
-
-
-async def _choose(
-    options: Options, running: Program, config: Config, logged: CallConfig | None, progress: Progress
-) -> providers.Selection:
-    choose = partial(
-        providers.choose,
-        config,
-        provider=options.provider,
-        model=options.model,
-        base_url=options.base_url,
-        header=logged,
-        service=running.llm,
-    )
-    try:
-        return await choose()
-    except ConfigError as error:
-        if error.code != "NO_MODEL" or not os.environ.get("DSH_CHECKOUT") or options.model or options.provider:
-            raise
-    # A checkout sets the local model up by itself, so that the first command really runs.
-    from dsh.cli.install_local import install_with_progress
-
-    progress.notice("no key and no model server found; setting up the local model (once, about 130 MB)")
-    await trio.to_thread.run_sync(install_with_progress, abandon_on_cancel=True)
-    return await choose()
-
-
-def _setup(options: Options, running: Program, writer: Writer) -> Callable[[Context], None]:
-    """What is registered for this run's agent alone: its system text, its tools, the log as JSON lines."""
-
-    def setup(ctx: Context) -> None:
-        if options.system is not None:
-            prompt, text = running.host.get(Prompt), options.system
-            prompt.variable(ctx, "system_option", lambda _: text)  # a value is not scanned for references, a section is
-            prompt.section(ctx, "deployment:persona", 0, "{{system_option}}")
-        if options.as_json:
-            ctx.on("session/event", lambda session, event: writer.put(_json_line(session, event)))
-        known = sorted(running.tools.visible(None))
-        if options.no_tools and known:
-            running.tools.restrict(ctx, deny=known)
-        elif options.tools is not None:
-            _select_tools(options.tools, known, running, ctx)
-
-    return setup
-
-
-def _select_tools(wanted: str, known: list[str], running: Program, ctx: Context) -> None:
-    names = [n.strip() for n in wanted.split(",") if n.strip()]
-    if names == ["all"]:
-        return
-    unknown = [n for n in names if n.removeprefix("-") not in known]
-    if unknown or not names:
-        missing = ", ".join(unknown) or "(nothing)"
-        raise UsageError(f"--tools: no tool is called {missing}; known: {', '.join(known)}")
-    deny = [n[1:] for n in names if n.startswith("-")]
-    running.tools.restrict(ctx, allow=[n for n in names if not n.startswith("-")] or None, deny=deny or None)
-
-
-def _json_line(session: Session, event: Event) -> str:
-    return json_text(dumps({"sessionId": session.id, **event})) + "\n"
 
 
 class _End:
@@ -417,7 +226,7 @@ async def _turn(
             nursery.start_soon(_limit_time, options.timeout, task, outcome, end)
         async with trio.open_nursery() as writing:
             writing.start_soon(_write, writer, agent, outcome)
-            task.send(content, {"run": told} if (told := _told(options)) else None)
+            task.send(content, {"run": kept} if (kept := told(options)) else None)
             if begun is not None:  # now, or behind messages that waited; then it is stored beside them
                 agent.ctx.on("session/event", lambda s, event: begun(s.id) if event["type"] == "user/message" else None)
             await _until_done(agent)

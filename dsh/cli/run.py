@@ -63,7 +63,8 @@ def command(ctx: click.Context, /, prompt: str | None, detach: bool, **options: 
         from dsh.core import lean
 
         lean.load_trio()  # before anything imports it whole
-        from dsh.cli.headless import Options, run
+        from dsh.cli.choice import Options
+        from dsh.cli.headless import run
 
         return run(Options(**options, db=db_flag(ctx)), content, begun)  # type: ignore[arg-type]
 
