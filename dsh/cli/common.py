@@ -140,10 +140,10 @@ def point_in_time(text: str, now_ms: int, *, end: bool) -> int:
             moment = datetime.fromtimestamp(now_ms / 1000).astimezone() - timedelta(days=day)
             typed = moment.strftime("%Y-%m-%d")
         whole_day = re.fullmatch(r"\d{4}-?\d\d-?\d\d", typed) is not None
-        moment = datetime.fromisoformat(typed).astimezone()
-        if whole_day and end:
-            moment += timedelta(days=1, milliseconds=-1)
-        return int(moment.timestamp() * 1000)
+        moment = datetime.fromisoformat(typed)
+        if whole_day and end:  # the next day's begin in local time: not every day has 24 hours
+            return int((moment + timedelta(days=1)).astimezone().timestamp() * 1000) - 1
+        return int(moment.astimezone().timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise UsageError(
             f"{text!r} is not a point in time", hint="for example 2026-01-31, 2026-01-31T09:30, 2h, 3d, yesterday"

@@ -16,6 +16,7 @@ from dsh.cli import output
 from dsh.cli.common import db_flag, open_database
 from dsh.cli.group import db_option
 from dsh.core.errors import SessionError, UsageError
+from dsh.query.naming import NEWEST, new_name
 
 if TYPE_CHECKING:
     from dsh.session.jsonl import LogReader
@@ -42,8 +43,8 @@ def command(ctx: click.Context, files: tuple[str, ...], as_id: str | None) -> in
     sources = _sources(files)
     if as_id is not None and len(sources) != 1:
         raise UsageError("--as goes with one session")
-    if as_id == "":
-        raise UsageError("--as needs an id")
+    if as_id is not None:
+        new_name("--as", as_id)
     db = open_database(db_flag(ctx))
     try:
         db.hear_signals()
@@ -85,6 +86,10 @@ def _import(db: Database, name: str, as_id: str | None) -> Imported:
     from dsh.session.transfer import import_log
 
     with _opened(name) as log:
+        given = log.header["id"] if log.header else log.session
+        if as_id is None and given in NEWEST:  # it would stand in the way of the word
+            text = f"{name}: {given!r} cannot be the id of a session"
+            raise UsageError(text, hint="store it as another: --as NEWID")
         return import_log(db, log, as_id=as_id)
 
 

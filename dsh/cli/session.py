@@ -144,15 +144,15 @@ def repair(ctx: click.Context, session: str) -> int:
         from dsh.core import lean
 
         lean.load_trio()
-        import trio
-
         from dsh.kernel.host import Host
-        from dsh.session.archive import Archive
         from dsh.session.sessions import Sessions
 
-        archive = Archive(Sessions(Host(load_config(db)), db))
-        before = len(archive.inspect(id_)["events"])
-        added = trio.run(archive.load, id_)["events"][before:]
+        state = query.row(db, "session_state", session=id_)
+        assert state is not None
+        stored = Sessions(Host(load_config(db)), db).prepare_stored(id_)  # which repairs it (PE-30)
+        added = stored.events(state[9])
+        stored.release()
+        db.sync()
     for event in added:
         output.json_line({"sessionId": id_, **event})
     if not added:

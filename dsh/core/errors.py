@@ -82,6 +82,7 @@ _EXIT_BY_CODE: dict[str, int] = {
     "INVALID_BOUNDARY": 2,
     "OPEN_TURN": 2,
     "SEED_INVALID": 2,
+    "HEADER_INVALID": 2,
     "INVALID_CONFIG": 3,
     "NO_MODEL": 3,
     "PRICE_UNKNOWN": 3,

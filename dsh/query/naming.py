@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dsh import query
 from dsh.core.errors import SessionError, UsageError
+from dsh.core.lossless import MAX_INT
 from dsh.store.database import Database
 
+NEWEST = ("-", "last")  # words for the newest session; no session may take one as its id
 _LISTED = 5  # candidates that an ambiguous beginning names
 _TITLE = 40  # characters of each one's title
+_DIGITS = 100  # of a seq; a longer one is no event of any log, and int() refuses the longest
 
 
 def find_session(db: Database, typed: str) -> str:
@@ -15,7 +18,7 @@ def find_session(db: Database, typed: str) -> str:
     its hint lists them with their titles."""
     if query.row(db, "session_state", session=typed):
         return typed
-    if typed in ("-", "last"):
+    if typed in NEWEST:
         newest = query.row(db, "latest_session", cwd=None)
         if newest is None:
             raise SessionError("there is no session yet", code="SESSION_NOT_FOUND")
@@ -37,13 +40,13 @@ def find_place(db: Database, typed: str) -> tuple[str, int | None]:
     tried first."""
     head, colon, tail = typed.rpartition(":")
     if colon and tail.isdecimal() and not query.row(db, "session_state", session=typed):
-        return find_session(db, head), int(tail)
+        return find_session(db, head), int(tail) if len(tail) <= _DIGITS else MAX_INT
     return find_session(db, typed), None
 
 
 def new_name(option: str, typed: str) -> str:
     """An id that a person chose: text that stands in one field of one line. UsageError names the option."""
-    if not typed or len(typed) > 200 or not typed.isprintable() or typed != typed.strip() or typed in ("-", "last"):
+    if not typed or len(typed) > 200 or not typed.isprintable() or typed != typed.strip() or typed in NEWEST:
         raise UsageError(f"{option} {typed!r} cannot be the id of a session")
     return typed
 

@@ -385,3 +385,13 @@ def test_an_interrupted_import_stores_nothing(dsh: Run, long: History, number: i
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (code, b"")
     assert long.db.rows("SELECT id FROM session") == [("long",)]
+
+
+def test_no_import_takes_a_word_for_the_newest_session_as_an_id(dsh: Run, talk: History, tmp_path: Path) -> None:
+    plain = dsh("export", "talk").stdout
+    for name in ("-", "last", "a\nb", ""):
+        refused(dsh("import", "-", f"--as={name}", stdin=None, input=plain), 2, "cannot be the id of a session")
+    file = tmp_path / "named"
+    file.write_text(plain.replace('"id":"talk"', '"id":"last"', 1))
+    refused(dsh("import", str(file)), 2, "'last' cannot be the id of a session", "--as NEWID")
+    assert dsh("import", str(file), "--as", "other").stdout == "other\n"

@@ -88,6 +88,7 @@ def test_a_refused_fork_says_where_there_could_be_one(dsh: Run, family: History)
         "session root has no event 99",
         "the last end of a turn before it is 15",
     ]
+    assert refusal(dsh, "fork", "root:" + "9" * 5000)[1] == "the last end of a turn before it is 15"
     assert refusal(dsh, "fork", "root", "--as", "other") == ["session other exists already"]
     assert "cannot be the id" in refusal(dsh, "fork", "root", "--as", "a\tb")[0]
     assert "cannot be the id" in refusal(dsh, "fork", "root", "--as", "")[0]

@@ -209,3 +209,11 @@ def test_they_load_neither_trio_nor_httpx(history: History, command: tuple[str, 
     env = {**os.environ, "PYTHONPATH": root}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_day_ends_where_the_next_begins_when_the_clocks_change(dsh: Run, history: History) -> None:
+    history.session("long")  # 2026-10-25 has 25 hours in Berlin
+    turn(history, "long", at=1_792_967_400_000, usage=used(1, 1))  # 23:30 local time, 22:30 UTC
+    berlin = {"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"}
+    shown = lines(dsh("usage", "--since", "2026-10-25", "--until", "2026-10-25", env=berlin).stdout)
+    assert [(line[0], line[1]) for line in shown] == [("2026-10-25", "1"), ("total", "1")]
