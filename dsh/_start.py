@@ -24,7 +24,7 @@ def command() -> list[str]:
         return [_LAUNCHER]
     if os.environ.get("DSH_APP_ROOT") == sys.prefix:
         return [sys.executable, *FLAGS, "-B", os.path.join(_PACKAGE, "_boot.py")]
-    return [sys.executable, "-m", "dsh"]
+    return [sys.executable, "-P", "-m", "dsh"]  # nothing is imported from the folder that we work in
 
 
 def _same(one: str, other: str) -> bool:

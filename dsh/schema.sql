@@ -267,12 +267,15 @@ CREATE VIEW todo(session_id, position, status, content) AS  -- the current list 
       (SELECT max(n.seq) FROM _landmark n WHERE n.session = s.id AND n.type = 'todo/write')
     JOIN json_each(w.data, '$.todos') t;
 
-CREATE VIEW title(session_id, title, origin) AS  -- the last one given, else how the first prompt of a person begins
-  SELECT name, coalesce(given, substr(prompt, 1, 200)), iif(given IS NULL, 'prompt', 'event')
+-- The last one given, else how the first prompt of a person begins. A log from elsewhere may have anything there; only
+-- text is a title.
+CREATE VIEW title(session_id, title, origin) AS
+  SELECT name, coalesce(given, iif(typeof(prompt) = 'text', substr(prompt, 1, 200), NULL)),
+    iif(given IS NULL, 'prompt', 'event')
   FROM (
     SELECT s.name,
       (SELECT t.data ->> 'title' FROM _landmark t WHERE t.session = s.id AND t.type = 'session/title'
-       ORDER BY t.part DESC, t.seq DESC LIMIT 1) AS given,
+         AND json_type(t.data, '$.title') = 'text' ORDER BY t.part DESC, t.seq DESC LIMIT 1) AS given,
       (SELECT coalesce(p.data ->> '$.envelope.displayContent[0].text', p.data ->> '$.content[0].text')
        FROM _landmark p WHERE p.session = s.id AND p.type = 'user/message' AND p.data ->> '$.source.kind' = 'user'
        ORDER BY p.part, p.seq LIMIT 1) AS prompt
@@ -281,7 +284,7 @@ CREATE VIEW title(session_id, title, origin) AS  -- the last one given, else how
 
 CREATE VIEW summary(session_id, title, outcome, model) AS  -- what a list says, each found without reading the log
   SELECT s.name, (SELECT t.title FROM title t WHERE t.session_id = s.name),
-    (SELECT (SELECT x.data ->> '$.reason.kind' FROM _event x WHERE x.session = b.owner AND x.type = 'turn/end'
+    (SELECT (SELECT CAST(x.data ->> '$.reason.kind' AS TEXT) FROM _event x WHERE x.session = b.owner AND x.type = 'turn/end'
                AND x.type <> 'assistant/chunk' AND x.seq > b.seq ORDER BY x.seq LIMIT 1)
      FROM _landmark b WHERE b.session = s.id AND b.type = 'turn/start' AND b.data ->> '$.trigger.kind' IS NOT 'session-title'
      ORDER BY b.part DESC, b.seq DESC LIMIT 1),
@@ -325,7 +328,8 @@ CREATE VIEW store(store_id, schema_version, sessions, search_indexed, last_event
   FROM _store;
 
 CREATE VIEW rebuild(session_id) AS SELECT NULL WHERE false;  -- never has rows; takes what is to be derived anew (PE-79)
-CREATE VIEW _refold(session, seq, op, id) AS SELECT session, seq, op, id FROM _event WHERE false;  -- its events, in order
+CREATE VIEW _placed(session, seq, op, id) AS  -- never has rows; takes events that join the surface
+  SELECT session, seq, op, id FROM _event WHERE false;
 
 ------------------------------------------------------------------------------------------ full-text search
 
@@ -495,9 +499,15 @@ CREATE TRIGGER _event_kinds BEFORE INSERT ON _event WHEN new.type <> 'assistant/
     json_valid(new.op) IS NOT 1 OR json_type(new.op) <> 'object'
     OR (SELECT count(*) FROM json_each(new.op)) <> 3 OR new.op ->> 'op' IS NOT 'replace'
     OR json_type(new.op, '$.start') IS NOT 'integer' OR json_type(new.op, '$.end') IS NOT 'integer');
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op IS NOT NULL AND (             -- a list of blocks, or no message
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op IS NOT NULL AND (             -- SE-5: a list of blocks, or no message
     json_type(new.data, '$.content') IS NOT 'array'
-    OR EXISTS (SELECT 1 FROM json_each(new.data, '$.content') WHERE type <> 'object'));
+    OR EXISTS (SELECT 1 FROM (SELECT iif(type = 'object', value, '{}') AS block FROM json_each(new.data, '$.content'))
+      WHERE CASE block ->> 'type' WHEN 'text' THEN json_type(block, '$.text')
+        WHEN 'reasoning' THEN json_type(block, '$.text')
+        WHEN 'tool-call' THEN iif(json_type(block, '$.id') = 'text' AND json_type(block, '$.name') = 'text',
+          json_type(block, '$.arguments'), NULL)
+        WHEN 'tool-result' THEN iif(json_type(block, '$.content') = 'array', json_type(block, '$.toolCallId'), NULL)
+        ELSE json_type(block, '$.type') END IS NOT 'text'));
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.source IS NOT NULL AND (                                     -- SE-13
     json_valid(new.source) IS NOT 1 OR json_type(new.source) <> 'array'
     OR (json_array_length(new.source) = 0 AND new.type <> 'assistant/message'));
@@ -552,7 +562,23 @@ CREATE TRIGGER _event_kept BEFORE DELETE ON _event BEGIN
   SELECT RAISE(ABORT, 'EVENT_IMMUTABLE') FROM _session WHERE id = old.session AND start >= 0; END;
 
 -- A session's own nodes are found by index; for those it inherited its lineage is read from the first removed on, since
--- no node's place (ord) is later than its seq.
+-- no node's place (ord) is later than its seq. What is removed gets its `died`, an inherited node in a row of its own.
+CREATE TRIGGER _placed_insert INSTEAD OF INSERT ON _placed BEGIN
+  INSERT INTO _surface(session, seq, ord, event, died)
+    SELECT new.session, v.seq, v.ord, v.event, new.seq
+    FROM (SELECT (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start') AS low,
+            (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end') AS high) r
+      CROSS JOIN _node v ON v.session = new.session AND v.owner <> new.session AND v.seq >= r.low
+    WHERE new.op <> '"append"' AND v.died IS NULL AND v.ord BETWEEN r.low AND r.high;
+  UPDATE _surface SET died = new.seq WHERE new.op <> '"append"' AND session = new.session AND died IS NULL
+    AND ord >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
+    AND ord <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end');
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op <> '"append"'
+    AND NOT EXISTS (SELECT 1 FROM _surface WHERE session = new.session AND died = new.seq);
+  INSERT INTO _surface(session, seq, ord, event) VALUES (new.session, new.seq,
+    iif(new.op = '"append"', new.seq, (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')),
+    new.id);
+END;
 CREATE TRIGGER _event_replaced AFTER INSERT ON _event WHEN new.op <> '"append"' BEGIN
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE (                                                          -- SE-11, SE-12
     (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start' AND died IS NULL)
@@ -564,25 +590,9 @@ CREATE TRIGGER _event_replaced AFTER INSERT ON _event WHEN new.op <> '"append"' 
                  EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content')))
       OR EXISTS (SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content'))
                  EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(e.data, '$.content'))));
-  INSERT INTO _surface(session, seq, ord, event, died)
-    SELECT new.session, v.seq, v.ord, v.event, new.seq
-    FROM (SELECT (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start') AS low,
-            (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end') AS high) r
-      CROSS JOIN _node v ON v.session = new.session AND v.owner <> new.session AND v.seq >= r.low
-    WHERE v.died IS NULL AND v.ord BETWEEN r.low AND r.high;
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM (                                                                 -- SE-14
-      SELECT seq FROM _surface WHERE session = new.session AND died IS NULL
-        AND ord >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
-        AND ord <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end')
-      UNION ALL SELECT v.seq FROM _session s JOIN _surface v ON v.session = s.id AND v.seq < s.start
-        AND v.seq >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
-      WHERE s.id = new.session AND v.died = new.seq)
-    WHERE seq NOT IN (SELECT value FROM json_each(coalesce(new.source, '[]')));
-  UPDATE _surface SET died = new.seq WHERE session = new.session AND died IS NULL
-    AND ord >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
-    AND ord <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end');
-  INSERT INTO _surface(session, seq, ord, event) VALUES (new.session, new.seq,
-    (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start'), new.id);
+  INSERT INTO _placed VALUES (new.session, new.seq, new.op, new.id);
+  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM _surface WHERE session = new.session AND died = new.seq           -- SE-14
+    AND seq NOT IN (SELECT value FROM json_each(coalesce(new.source, '[]')));
   UPDATE _session SET generation = generation + 1 WHERE id = new.session;                                       -- SE-16
 END;
 CREATE TRIGGER _event_appended AFTER INSERT ON _event BEGIN
@@ -658,7 +668,7 @@ END;
 CREATE TRIGGER rebuild_insert INSTEAD OF INSERT ON rebuild WHEN new.session_id IS NOT NULL BEGIN
   SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
   DELETE FROM _surface WHERE session = (SELECT id FROM _session WHERE name = new.session_id);
-  INSERT INTO _refold SELECT e.session, e.seq, e.op, e.id FROM _event e
+  INSERT INTO _placed SELECT e.session, e.seq, e.op, e.id FROM _event e
     WHERE e.session = (SELECT id FROM _session WHERE name = new.session_id) AND e.op IS NOT NULL
       AND e.type <> 'assistant/chunk' ORDER BY e.seq;
   UPDATE _session SET
@@ -692,22 +702,6 @@ END;
 CREATE TRIGGER rebuild_index INSTEAD OF INSERT ON rebuild WHEN new.session_id IS NULL BEGIN
   INSERT INTO search(search) VALUES ('delete-all');
   UPDATE _store SET indexed = 0;
-END;
-CREATE TRIGGER _refold_insert INSTEAD OF INSERT ON _refold BEGIN  -- as _event_replaced and _event_appended did it
-  INSERT INTO _surface(session, seq, ord, event, died)
-    SELECT new.session, v.seq, v.ord, v.event, new.seq
-    FROM (SELECT (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start') AS low,
-            (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end') AS high) r
-      CROSS JOIN _node v ON v.session = new.session AND v.owner <> new.session AND v.seq >= r.low
-    WHERE new.op <> '"append"' AND v.died IS NULL AND v.ord BETWEEN r.low AND r.high;
-  UPDATE _surface SET died = new.seq WHERE new.op <> '"append"' AND session = new.session AND died IS NULL
-    AND ord >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
-    AND ord <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end');
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op <> '"append"'
-    AND NOT EXISTS (SELECT 1 FROM _surface WHERE session = new.session AND died = new.seq);
-  INSERT INTO _surface(session, seq, ord, event) VALUES (new.session, new.seq,
-    iif(new.op = '"append"', new.seq, (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')),
-    new.id);
 END;
 
 -- Indexing follows the log by watermark, at the end of each turn and before each search: a document costs 12 us there

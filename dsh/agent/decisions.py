@@ -8,7 +8,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from dsh.core.errors import DshError
 from dsh.core.ids import AgentMessageId
 from dsh.core.lossless import NotJson, freeze
-from dsh.core.messages import Block, HookContext, Source
+from dsh.core.messages import Block, HookContext, Source, content_fault
 from dsh.kernel.signal import Signal
 
 PREFIX_DELIMITER = "\n\n## My request:\n"
@@ -82,9 +82,13 @@ class Item:
 
 
 def accept(content: Any, source: Any, contexts: Any, meta: Any) -> tuple[Any, Any, Any, Any]:
-    """Check and freeze an input as a whole (AL-1); INPUT_INVALID for a wrong shape, INPUT_NOT_JSON for the rest."""
-    if not _are_blocks(content):
-        raise InputInvalid("content must be a list of blocks, each with a type")
+    """Check and freeze an input as a whole (AL-1); INPUT_NOT_JSON, else INPUT_INVALID for a wrong shape."""
+    try:
+        content, source, contexts, meta = freeze(content), freeze(source), freeze(contexts), freeze(meta)
+    except NotJson as error:
+        raise InputNotJson(error.message) from error
+    if fault := content_fault(content):
+        raise InputInvalid(fault)
     if not _is_source(source):
         raise InputInvalid("source must be an object with a kind")
     if not isinstance(contexts, list):
@@ -92,16 +96,9 @@ def accept(content: Any, source: Any, contexts: Any, meta: Any) -> tuple[Any, An
     for context in contexts:
         if not isinstance(context, dict) or not _is_source(context.get("source")):
             raise InputInvalid("a context needs a source, an object with a kind")
-        if not _are_blocks(context.get("content")):
-            raise InputInvalid("a context needs content, a list of blocks")
-    try:
-        return freeze(content), freeze(source), freeze(contexts), freeze(meta)
-    except NotJson as error:
-        raise InputNotJson(error.message) from error
-
-
-def _are_blocks(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(b, dict) and isinstance(b.get("type"), str) for b in value)
+        if fault := content_fault(context.get("content")):
+            raise InputInvalid(f"a context's {fault}")
+    return content, source, contexts, meta
 
 
 def _is_source(value: Any) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, redirect_stdout
 from typing import NamedTuple
 
 import trio
@@ -42,10 +43,10 @@ async def program(
     """A running program without an agent yet. On leaving, agents are drained before what they use is taken down.
 
     `folder` is where the session works, whose project may bring plugins along; `notice` takes a line for each plugin
-    that is not used; `interrupted` tells whether a caller that hears signals itself was told to end; `strict` refuses
-    to start when a module that the settings name does not exist.
+    that is not used, or that failed where a failure is contained; `interrupted` tells whether a caller that hears
+    signals itself was told to end; `strict` refuses to start when a module that the settings name does not exist.
     """
-    host = Host(config)
+    host = Host(config, notice)
     llm, tools, sessions = LlmService(host), Tools(host), Sessions(host, db)
     host.root.provide(LlmService, llm)
     host.root.provide(Tools, tools)
@@ -55,19 +56,21 @@ async def program(
         from dsh.agent import checker
 
         checker.install(host.root)
-    async with trio.open_nursery() as nursery:
-        agents = Agents(host, sessions, nursery)
-        host.root.provide(Agents, agents)
-        try:
-            host.start(BUILTIN)
-            others = found.find(db, config, folder, host.plugins)
-            if others:
-                from dsh.kernel import plugins
+    with ExitStack() as prints:  # what plugins print is no part of the answer, which goes to its file descriptor
+        async with trio.open_nursery() as nursery:
+            agents = Agents(host, sessions, nursery)
+            host.root.provide(Agents, agents)
+            try:
+                host.start(BUILTIN)
+                others = found.find(db, config, folder, host.plugins)
+                if others:
+                    from dsh.kernel import plugins
 
-                for line in await plugins.start(host, others, interrupted, strict=strict):
-                    notice(line)
-            yield Program(host, llm, tools, sessions, agents)
-        finally:
-            with trio.CancelScope(shield=True):
-                await agents.close()
-                await host.close()
+                    prints.enter_context(redirect_stdout(sys.stderr))
+                    for line in await plugins.start(host, others, interrupted, strict=strict):
+                        notice(line)
+                yield Program(host, llm, tools, sessions, agents)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await agents.close()
+                    await host.close()

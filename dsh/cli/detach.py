@@ -3,7 +3,8 @@
 The process is forked, not started anew: what was typed is checked and read already, and a fork is the same program
 from a checkout, an installation or the one file. It happens before anything that a fork would harm is imported: no
 trio, no thread, no open database. The child gets a session of its own (no terminal, hence no hang-up of one), ignores
-SIGHUP as under `nohup`, and reads and writes nothing.
+SIGHUP as under `nohup`, and reads and writes nothing. Nor does it keep what else the shell had open: a `$(…)` would
+wait for it, a lock of `flock` stay taken.
 
 Two pipes lead back. One carries what the child says on standard error until its turn has begun, a failure included;
 the other carries the session's id at that moment, or ends with the child. So the command tells the truth: with an id
@@ -38,15 +39,15 @@ def run_detached(content: list[Block], go: Go) -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # one that comes now finds both sides ready for it
     child = os.fork()
     if child == 0:
-        os.close(news)
-        os.close(complaints)
-        _leave_the_shell(errors)
+        _leave_the_shell(errors, teller)
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         return go(lambda: content, _Teller(teller))
     os.close(teller)
     os.close(errors)
-    return _Starting(child, news, complaints).wait()
+    return _Starting(child, news, complaints).wait(held)
 
 
 def _pipe() -> tuple[int, int]:
@@ -58,12 +59,15 @@ def _pipe() -> tuple[int, int]:
     return high[0], high[1]
 
 
-def _leave_the_shell(errors: int) -> None:
+def _leave_the_shell(errors: int, teller: int) -> None:
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _to_nothing(0, 1)
     os.dup2(errors, 2)
-    os.close(errors)
+    for descriptor in map(int, os.listdir("/dev/fd")):
+        if descriptor > 2 and descriptor != teller:
+            with suppress(OSError):  # that of the listing is closed already
+                os.close(descriptor)
 
 
 def _to_nothing(*descriptors: int) -> None:
@@ -100,18 +104,31 @@ class _Starting:
         self._complaints = complaints
         self._signal: int | None = None
 
-    def wait(self) -> int:
-        heeded = [n for n in _ENDING if signal.getsignal(n) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._received) for number in heeded}
-        try:
-            session = self._session()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def wait(self, mask: set[int]) -> int:
+        """The exit code. `mask` is what signals are to be blocked from now on; our handlers stay, as the process ends
+        with this: a signal ends the run or finds its id printed."""
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._received)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        session = self._session()
         if session is None:
             return self._failed()
-        output.line(session)
+        self._print(session)
         return 0 if self._signal is None else 128 + self._signal
+
+    @staticmethod
+    def _print(session: str) -> None:
+        try:
+            output.line(session)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise DshError(
+                f"standard output cannot be written: {error.strerror}; session {session} is at work",
+                hint=f"dsh attach {session} shows what it does, dsh cancel {session} ends it",
+            ) from error
 
     def _received(self, number: int, frame: Any) -> None:
         """The run is told to end, and is still waited for; a second signal ends both at once, as it does without -d."""

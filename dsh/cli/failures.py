@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from click.exceptions import ClickException, NoArgsIsHelpError, NoSuchOption, UsageError
 
-from dsh.core.errors import DshError, exit_code, render_chain
+from dsh.core.errors import DshError, blamed, exit_code, render_chain
 
 
 def describe(error: BaseException) -> tuple[str, str | None, int]:
@@ -17,6 +17,8 @@ def describe(error: BaseException) -> tuple[str, str | None, int]:
         return error.message, error.hint, exit_code(error.code)
     if isinstance(error, UnicodeEncodeError):
         return "an argument is not valid UTF-8", None, 2
+    if blamed(error) is not None:
+        return render_chain(error), None, 1
     return f"internal error: {type(error).__name__}: {render_chain(error)} (DSH_DEBUG=1 shows the traceback)", None, 1
 
 
@@ -38,4 +40,10 @@ def _help_hint(error: UsageError) -> str | None:
     hint = getattr(error, "hint", None)
     if isinstance(hint, str):
         return hint
-    return f"see {error.ctx.command_path} --help" if error.ctx is not None else None
+    if error.ctx is None:
+        return None
+    path = error.ctx.command_path
+    dashed = isinstance(error, NoSuchOption) and not error.possibilities
+    if dashed and any(p.param_type_name == "argument" for p in error.ctx.command.params):  # "- a list", "-5 + 3"
+        return f"see {path} --help; what begins with a dash and is no option goes behind two: {path} -- TEXT"
+    return f"see {path} --help"

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from dsh import query
+from dsh.cli import output
 from dsh.cli.common import NoHistory, reading
 from dsh.cli.outcome import Outcome
 from dsh.core.errors import DshError, SessionError
@@ -37,7 +38,7 @@ def history(flag: str | None, *, read_only: bool = True) -> Iterator[Database]:
 
 class Activity(NamedTuple):
     """What a session does; `length` is the next seq of its log, `holder` and `pid` are those of its lease, `driven` is
-    whether that process is there."""
+    whether that process is there, `silent` whether it is and its heartbeat is overdue."""
 
     length: int
     open_turn: int | None
@@ -46,6 +47,7 @@ class Activity(NamedTuple):
     holder: str | None
     pid: int | None
     driven: bool
+    silent: bool
 
     @property
     def idle(self) -> bool:
@@ -59,7 +61,8 @@ def activity(db: Database, session: str) -> Activity:
         raise SessionError(f"session {session} has been deleted", code="SESSION_NOT_FOUND")
     length, open_turn, waking, waiting, holder, *lease = row
     driven = holder is not None and writes.is_driven(*lease)
-    return Activity(length, open_turn, waking, waiting, holder, lease[0], driven)
+    silent = driven and writes.is_silent(lease[-1])
+    return Activity(length, open_turn, waking, waiting, holder, lease[0], driven, silent)
 
 
 def ring(now: Activity) -> None:
@@ -68,6 +71,8 @@ def ring(now: Activity) -> None:
         from dsh.store import wake
 
         wake.ring(now.holder)
+        if now.silent:
+            output.note(f"process {now.pid} is silent: it hears of this when it goes on, if it was stopped or asleep")
 
 
 class Changes:

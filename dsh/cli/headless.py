@@ -237,9 +237,8 @@ async def _turn(
         nursery.cancel_scope.cancel()
     outcome.read_usage(agent.session.db, running.host.config)
     progress.summary(outcome.summary())
-    left = query.rows(agent.session.db, "inbox_since", session=agent.id, after=0) if agent.stopping else []
-    if left:
-        progress.notice(f"messages of other shells that wait for the next run of this session: {len(left)}")
+    if agent.stopping and (now := query.row(agent.session.db, "session_activity", session=agent.id)) and now[3]:
+        progress.notice(f"messages of other shells that wait for the next run of this session: {now[3]}")
 
 
 async def _until_done(agent: Agent) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dsh.store.database import Database
 
 _STDIN = "-"
+_NAMED = 10  # sessions that are passed over and told one by one
 
 
 @click.command("import", short_help="Take exported sessions in.")
@@ -38,7 +39,9 @@ def command(ctx: click.Context, files: tuple[str, ...], as_id: str | None) -> in
     a folder that dsh export --to has filled, every session is taken.
 
     Each session is stored whole or not at all: events that break a rule of the log are refused, the first one is named.
-    Lines that were cut off at the end are left out, and a turn that was open there is closed.
+    Lines that were cut off at the end are left out, and a turn that was open there is closed. Of several sessions those
+    that are here already are passed over, so an import that was interrupted goes on when it is started again; the exit
+    code is then 2.
     """
     sources = _sources(files)
     if as_id is not None and len(sources) != 1:
@@ -48,13 +51,34 @@ def command(ctx: click.Context, files: tuple[str, ...], as_id: str | None) -> in
     db = open_database(db_flag(ctx))
     try:
         db.hear_signals()
+        here = 0
         for name in sources:
-            done = _import(db, name, as_id)
+            try:
+                done = _import(db, name, as_id)
+            except SessionError as error:
+                if error.code != "SESSION_ALREADY_EXISTS" or len(sources) == 1:
+                    raise
+                here += 1
+                if here <= _NAMED:
+                    output.note(error.message)
+                continue
             output.line(output.one_line(done.id))
             _remarks(name, done)
     finally:
         db.close()
+    if here:
+        raise SessionError(f"{here} of {len(sources)} sessions stay as they are", code="SESSION_ALREADY_EXISTS")
     return 0
+
+
+class _Source(NamedTuple):
+    """A session to read, as far as its header tells; `number` tells it from the same file named again."""
+
+    number: int
+    path: str
+    created: int = 0
+    id: str | None = None
+    parent: str | None = None
 
 
 def _sources(files: tuple[str, ...]) -> list[str]:
@@ -64,11 +88,11 @@ def _sources(files: tuple[str, ...]) -> list[str]:
 
     if files.count(_STDIN) > 1:
         raise UsageError("standard input can be read once")
-    found: list[tuple[int, str]] = []
+    found: list[_Source] = []
     for name in files:
         mode = 0 if name == _STDIN else os.stat(name).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            found.append((0, name))
+            found.append(_Source(len(found), name))
             continue
         root = Path(name)
         inside = sessions_in(root) if stat.S_ISDIR(mode) else []
@@ -78,8 +102,26 @@ def _sources(files: tuple[str, ...]) -> list[str]:
             with _opened(str(path)) as log:
                 if inside and log.header is not None:
                     check_place(root, path, log.header)
-                found.append((log.header["createdAt"] if log.header else 0, str(path)))
-    return [name for _, name in sorted(found, key=lambda each: each[0])]
+                source = _Source(len(found), str(path))
+                if (header := log.header) is not None:
+                    parent = header.get("parentSession")
+                    source = source._replace(created=header["createdAt"], id=header["id"], parent=parent)
+                found.append(source)
+    return _parents_first(found)
+
+
+def _parents_first(found: Iterable[_Source]) -> list[str]:
+    """The paths, oldest session first, but none before the one it came from: clocks are set back."""
+    known = {source.id: source for source in found if source.id is not None}
+    ordered: dict[_Source, None] = {}
+    for source in sorted(found, key=lambda each: each.created):
+        chain: dict[_Source, None] = {}
+        above: _Source | None = source
+        while above is not None and above not in ordered and above not in chain:
+            chain[above] = None
+            above = known.get(above.parent or "")
+        ordered.update(reversed(chain.items()))
+    return [source.path for source in ordered]
 
 
 def _import(db: Database, name: str, as_id: str | None) -> Imported:

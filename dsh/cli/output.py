@@ -33,7 +33,8 @@ def prepare_streams() -> None:
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
-    stream = sys.stdout if stream is None else stream
+    """Whether somebody watches a stream; without one the answer's, wherever what plugins print may go meanwhile."""
+    stream = sys.__stdout__ if stream is None else stream
     try:
         return stream is not None and stream.isatty()
     except ValueError:

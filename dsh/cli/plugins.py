@@ -6,6 +6,7 @@ Listing starts them in a host without an agent, since only a plugin itself knows
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from dsh import query
 from dsh.cli import output
 from dsh.cli.common import current_folder, db_flag, load_config, open_database
 from dsh.cli.group import db_option
-from dsh.core.errors import UsageError
+from dsh.core.errors import UsageError, only
 from dsh.kernel import found
 from dsh.store import writes
 
@@ -53,17 +54,32 @@ def _start(ctx: click.Context) -> Sequence[Plugin]:
 
     from dsh.cli.boot import program
 
+    ended = False
+
+    def heard(number: int, frame: Any) -> None:
+        nonlocal ended
+        ended = True
+
     db = open_database(db_flag(ctx))
+    before = signal.signal(signal.SIGINT, heard)  # tells a person's Ctrl-C from a plugin that raises the same
     try:
         config = load_config(db)
 
         async def ask() -> Sequence[Plugin]:
-            async with program(db, config, current_folder(), notice=lambda line: None, strict=False) as running:
+            async with program(
+                db, config, current_folder(), notice=lambda line: None, interrupted=lambda: ended, strict=False
+            ) as running:
                 return list(running.host.plugins)
 
-        return trio.run(ask, strict_exception_groups=True)
+        plugins = trio.run(ask, strict_exception_groups=True)
+    except BaseExceptionGroup as group:
+        raise only(group) from None
     finally:
+        signal.signal(signal.SIGINT, before)
         db.close()
+    if ended:
+        raise KeyboardInterrupt
+    return plugins
 
 
 def _where(plugin: Plugin) -> str:
@@ -139,7 +155,7 @@ def distrust(ctx: click.Context, folder: str | None) -> int:
 @click.pass_context
 def path(ctx: click.Context) -> int:
     """Print the plugin folders, and whether each is trusted."""
-    root = os.path.realpath(found.project_root(current_folder()))
+    root = _root(None)
     db = open_database(db_flag(ctx))
     try:
         trusted = [str(folder) for folder, _ in query.rows(db, "trusted_folders")]
@@ -155,5 +171,5 @@ def path(ctx: click.Context) -> int:
 
 def _root(folder: str | None) -> str:
     """The real path of the project that a folder belongs to."""
-    given = os.path.abspath(os.path.expanduser(folder)) if folder else current_folder()
-    return os.path.realpath(found.project_root(given))
+    given = os.path.expanduser(folder) if folder else current_folder()
+    return found.project_root(os.path.realpath(given))

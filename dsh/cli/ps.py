@@ -28,8 +28,9 @@ def command(ctx: click.Context, everything: bool, as_lines: bool) -> int:
     """List the sessions that are at work.
 
     The state is asking model, thinking, streaming, writing a tool call, tool NAME ARGUMENT, waiting to retry, working
-    (in between), idle (no turn is open), crashed (the process is gone, dsh run --resume ID goes on), or with --all
-    queued (nobody works on the session, and messages wait for the next dsh run --resume ID).
+    (in between), idle (no turn is open), silent (the process is there without a sign of life, as when it is stopped),
+    crashed (the process is gone, dsh run --resume ID goes on), or with --all queued (nobody works on the session, and
+    messages wait for the next dsh run --resume ID).
 
     In a pipe a session is one line: ID, process, start of the process, start of the turn, state, messages that wait,
     model, folder, title, separated by tabs.
@@ -55,14 +56,16 @@ def _session(db: Database, row: Row) -> dict[str, Any]:
     id_, title, cwd, model, open_turn, waiting, sent_at, since, *lease = row
     driven = lease[0] is not None and writes.is_driven(*lease)
     now = query.row(db, "activity", session=id_)
-    call = now[3:] if now is not None and driven and now[1] in ("tool/call", "tool/result") else None
+    silent = driven and writes.is_silent(lease[-1])
+    working = now is not None and driven and not silent
+    call = now[3:] if now is not None and working and now[1] in ("tool/call", "tool/result") else None
     return {
         "id": id_,
         "pid": lease[0],
         "since": since,
         "turn": open_turn,
         "turnStartedAt": now[0] if now is not None else None,
-        "state": _state(driven=driven, leased=lease[0] is not None, now=now),
+        "state": "silent" if silent else _state(driven=driven, leased=lease[0] is not None, now=now),
         "tool": {"name": call[0], "arguments": call[1]} if call else None,
         "queued": waiting,
         "queuedSince": sent_at,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsh.core.errors import UsageError
+from dsh.core.errors import SessionError, UsageError
 from dsh.kernel.config import Config
 from dsh.llm.adapters.chat_request import DIALECTS, Encoder
 from dsh.llm.routes import configured
@@ -12,11 +12,16 @@ from dsh.store.database import Database
 
 def body(db: Database, session: str, typed: str, config: Config) -> str:
     """The JSON body, byte for byte. The log names the route; its dialect is configured, and `chat` for a route that is
-    not known here, as those of a base URL are. UsageError if there was no such step."""
+    not known here, as those of a base URL are. UsageError if there was no such step, LOG_CORRUPT
+    if nothing can be made of what the log has."""
     turn, dot, step = typed.partition(".")
     if not (turn.isdecimal() and dot and step.isdecimal()):
         raise UsageError(f"--request takes TURN.STEP, as in 1.2, not {typed!r}")
-    request = rebuild.request(db, session, int(turn), int(step))
-    route = configured(config).get(request.provider)
-    dialect = DIALECTS.get(route.kind if route else "chat", DIALECTS["chat"])
-    return Encoder(dialect, route.thinking if route else None).encode(request).decode()
+    try:
+        request = rebuild.request(db, session, int(turn), int(step))
+        route = configured(config).get(request.provider)
+        dialect = DIALECTS.get(route.kind if route else "chat", DIALECTS["chat"])
+        return Encoder(dialect, route.thinking if route else None).encode(request).decode()
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # a log from elsewhere, of no known shape
+        what = f"step {typed} of session {session} has a header or messages that make no request: {error}"
+        raise SessionError(what, code="LOG_CORRUPT") from error

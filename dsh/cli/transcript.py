@@ -1,7 +1,8 @@
 """A session's events as something to read: plain text for people, Markdown for files.
 
-Both are made from the log alone, event by event. Prompts are shown as the person wrote them (`envelope.displayContent`
-where there is one, SE-26); tool results follow the call they answer.
+Both are made from the log alone, event by event. A log from elsewhere may hold anything in a payload: what is not of
+the known shape is shown as JSON. Prompts are shown as the person wrote them (`envelope.displayContent` where there is
+one, SE-26); tool results follow the call they answer.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ def entries(seq: int, type_: str, time: int, data: Any, calls: dict[str, str]) -
         content = envelope.get("displayContent") if isinstance(envelope, dict) else data.get("content")
         yield entry("prompt", _author(data.get("source"), type_), _text(content))
     elif type_ == "prompt/blocked":
-        about = f"{data.get('reason') or ''}\n{_text(data.get('content'))}".strip()
+        about = f"{_words(data.get('reason'))}\n{_text(data.get('content'))}".strip()
         yield entry("note", "prompt blocked", about, failed=True)
     elif type_ == "assistant/message":
-        for block in data.get("content") or ():
+        for block in _objects(data.get("content")):
             kind = block.get("type")
             if kind == "text":
-                yield entry("answer", "assistant", block.get("text") or "")
+                yield entry("answer", "assistant", _words(block.get("text")))
             elif kind == "reasoning":
-                yield entry("thinking", "thinking", block.get("text") or "")
+                yield entry("thinking", "thinking", _words(block.get("text")))
             elif kind == "tool-call":
-                calls[str(block.get("id"))] = str(block.get("name"))
-                yield entry("call", str(block.get("name")), str(block.get("arguments")))
+                calls[str(block.get("id"))] = name = _words(block.get("name"))
+                yield entry("call", name, _words(block.get("arguments")))
             else:
                 yield entry("other", str(kind), dumps(block))
     elif type_ == "tool/result":
@@ -65,11 +66,11 @@ def entries(seq: int, type_: str, time: int, data: Any, calls: dict[str, str]) -
         yield entry("result", calls.get(str(data.get("callId")), "result"), _text(data.get("content")), failed=failed)
     elif type_ == "todo/write":
         marks = {"completed": "[x]", "in_progress": "[>]"}
-        todos = [t for t in data.get("todos") or () if isinstance(t, dict)]
-        lines = [f"{marks.get(t.get('status', ''), '[ ]')} {t.get('content')}" for t in todos]
+        todos = _objects(data.get("todos"))
+        lines = [f"{marks.get(_words(t.get('status')), '[ ]')} {_words(t.get('content'))}" for t in todos]
         yield entry("note", "todo", "\n".join(lines))
     elif type_ == "session/title":
-        yield entry("note", "title", str(data.get("title")))
+        yield entry("note", "title", _words(data.get("title")))
     elif type_ == "turn/end":
         kind, about = _reason(data.get("reason"))
         if kind != "completed":
@@ -87,8 +88,9 @@ def _reason(reason: Any) -> tuple[str, str]:
 
 
 def _author(source: Any, type_: str) -> str:
-    kind = source.get("kind") if isinstance(source, dict) else None
-    name = "you" if kind == "user" else " ".join(filter(None, (str(kind), source.get("plugin") if source else None)))
+    facts = source if isinstance(source, dict) else {}
+    kind, plugin = _words(facts.get("kind")), _words(facts.get("plugin"))
+    name = "you" if kind == "user" else " ".join(filter(None, (kind, plugin))) or "unknown"
     return f"{name} (steering)" if type_ == "steering/message" else name
 
 
@@ -97,12 +99,20 @@ def _text(content: Any) -> str:
     for block in content if isinstance(content, list) else ():
         kind = block.get("type") if isinstance(block, dict) else None
         if kind in ("text", "reasoning"):
-            parts.append(block.get("text") or "")
+            parts.append(_words(block.get("text")))
         elif kind == "tool-result":
             parts.append(_text(block.get("content")))
         else:
             parts.append(dumps(block))
     return "\n".join(parts)
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else dumps(value)
 
 
 # ----------------------------------------------------------------------------------------------------- plain text

@@ -14,6 +14,8 @@ from dsh.core.errors import DshError
 from dsh.query.naming import find_session
 from dsh.store.database import Database
 
+_NAMED = 5  # sessions in one line
+
 
 @click.command("wait", short_help="Wait until sessions are idle.")
 @click.argument("sessions", metavar="ID...", nargs=-1, required=True)
@@ -32,8 +34,9 @@ def command(ctx: click.Context, sessions: tuple[str, ...], timeout: float | None
         code = 0
         for id_ in ids:
             outcome = outcome_of(db, id_, newest_turn(db, id_))
-            for line in outcome.lines():
-                output.note(line if len(ids) == 1 else f"session {id_}: {line}")
+            lines = outcome.lines()
+            for line in lines if len(ids) == 1 else (f"session {id_}: {line}" for line in lines[:1]):
+                output.note(line)
             code = code or outcome.exit_code()
     return code
 
@@ -45,5 +48,6 @@ def _until_idle(db: Database, ids: list[str], timeout: float | None) -> None:
     while busy := [id_ for id_ in ids if not activity(db, id_).idle]:
         left = DRIVER_S if end is None else min(DRIVER_S, end - time.monotonic())
         if left <= 0:
-            raise DshError(f"still at work after {timeout:g} s: {', '.join(busy)}", code="TIME_LIMIT")
+            more = f" and {len(busy) - _NAMED} more" if len(busy) > _NAMED else ""
+            raise DshError(f"still at work after {timeout:g} s: {', '.join(busy[:_NAMED])}{more}", code="TIME_LIMIT")
         changes.wait(left)

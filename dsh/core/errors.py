@@ -141,21 +141,27 @@ def code_of(error: BaseException) -> str | None:
     return error.code if isinstance(error, DshError) else None
 
 
-def blame(error: BaseException, plugin: str) -> None:
-    """Note whose failure it is; the first note stays. It is told before the error's text."""
-    error.__dict__.setdefault("_plugin", plugin)
+def blame(error: BaseException, plugin: str, point: str = "") -> None:
+    """Note whose failure it is, and at which hook point; the first note stays. It is told before the error's text."""
+    error.__dict__.setdefault("_plugin", (plugin, point))
+
+
+def blamed(error: BaseException) -> str | None:
+    """The name of the plugin that a failure is blamed on."""
+    plugin: str | None = error.__dict__.get("_plugin", (None,))[0]
+    return plugin
 
 
 def blaming(error: BaseException, text: str) -> str:
     """What an error says, after the name of the plugin it is blamed on, if on any."""
-    plugin = error.__dict__.get("_plugin")
-    return f"plugin {plugin}: {text}" if plugin else text
+    plugin, point = error.__dict__.get("_plugin", ("", ""))
+    return f"plugin {plugin}{' at ' if point else ''}{point}: {text}" if plugin else text
 
 
 def _text_of(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the failure it describes (LS-43)
+    except BaseException:  # noqa: BLE001 - a broken __str__ must not hide the failure it describes (LS-43)
         return "<unrenderable value>"
     return blaming(error, text or type(error).__name__)
 

@@ -28,8 +28,10 @@ class OpenKind:
             self.declare(tag)
 
     def declare(self, tag: str, **facets: Any) -> Callable[[], None]:
-        """Add a tag; the result takes exactly this declaration back. TAG_DUPLICATE; INVARIANT for a facet that nothing
-        would ask for."""
+        """Add a tag; the result takes exactly this declaration back. TAG_DUPLICATE; INVARIANT for a tag that is no text
+        and for a facet that nothing would ask for."""
+        if type(tag) is not str or not tag:
+            raise InvariantError(f"{tag!r} is no name for a {self.name}")
         if tag in self._tags:
             raise InvariantError(f"{self.name} {tag!r} is declared twice", code="TAG_DUPLICATE")
         for facet in facets:

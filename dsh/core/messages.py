@@ -190,6 +190,69 @@ def text_block(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "text": ("text",),
+    "reasoning": ("text",),
+    "tool-call": ("id", "name", "arguments"),
+    "tool-result": ("toolCallId",),
+}
+
+
+def content_fault(value: Any) -> str | None:
+    """What is wrong with a content list, None if nothing. A block of the four own kinds has its fields as texts, or
+    no request could be made from it any more; one of another kind has a type, the rest is its owner's matter."""
+    if not isinstance(value, list):
+        return f"content is {what_it_is(value)} and must be a list of blocks"
+    for number, block in enumerate(value):
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            return f"content[{number}] is {what_it_is(block)} and must be a block, an object with a type"
+        for field_ in _FIELDS.get(block["type"], ()):
+            if not isinstance(block.get(field_), str):
+                return f"content[{number}] is a {block['type']} block whose {field_} is no text"
+        if block["type"] == "tool-result" and (inner := content_fault(block.get("content"))):
+            return inner
+    return None
+
+
+_CHUNK_FIELDS: dict[str, tuple[tuple[str, type[Any]], ...]] = {
+    "text-delta": (("index", int), ("text", str)),
+    "reasoning-delta": (("index", int), ("text", str)),
+    "tool-call-delta": (("index", int), ("argumentsDelta", str)),
+    "block-start": (("index", int), ("blockType", str)),
+    "block-end": (("index", int), ("block", dict)),
+    "usage": (("usage", dict),),
+    "finish": (("reason", dict),),
+}
+
+
+def chunk_fault(chunk: Any) -> str | None:
+    """What keeps a chunk of a stream from being logged and assembled, None if nothing."""
+    kind = chunk.get("type") if isinstance(chunk, dict) else None
+    if not isinstance(kind, str):
+        return f"a chunk is {what_it_is(chunk)} and must be an object with a type"
+    fields = _CHUNK_FIELDS.get(kind)
+    if fields is None:
+        return f"{kind!r:.80} is no type of a chunk"
+    for name, made in fields:
+        if not isinstance(chunk.get(name), made):
+            return f"a {kind} chunk has {what_it_is(chunk.get(name))} as its {name}"
+    if kind == "block-end":
+        return content_fault([chunk["block"]])
+    if kind == "finish" and not isinstance(chunk["reason"].get("kind"), str):
+        return "the reason of a finish chunk has no kind"
+    return None
+
+
+def what_it_is(value: Any) -> str:
+    """A wrong value in a message for people: short, and safe for whatever it is."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return str(value)
+    for kind, name, empty in ((str, "a text", "an empty text"), (dict, "an object", "{}"), (list, "a list", "[]")):
+        if isinstance(value, kind):
+            return name if value else empty
+    return f"a {type(value).__name__}"
+
+
 def model_text(content: list[Block]) -> str:
     """What a model that reads only text gets of a content list: the visible text, and what the owners of declared block
     kinds make of theirs."""
@@ -199,11 +262,17 @@ def model_text(content: list[Block]) -> str:
 def _model_text(block: Block) -> str:
     kind = block["type"]
     if kind == "text":
-        return block.get("text", "")
+        return plain_text(block)
     as_text = content_block.facet(kind, "text")
     return str(as_text(block)) if as_text is not None else ""
 
 
 def text_of(content: list[Block]) -> str:
     """The visible text of a content list: its text blocks, joined without a separator (HD-4)."""
-    return "".join(b.get("text", "") for b in content if b["type"] == "text")
+    return "".join(plain_text(b) for b in content if b["type"] == "text")
+
+
+def plain_text(block: Block) -> str:
+    """The text of a block. A log may hold one where it is no text, and that must not keep a session from going on."""
+    text: Any = block.get("text", "")
+    return text if isinstance(text, str) else ""

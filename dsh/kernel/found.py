@@ -1,17 +1,20 @@
 """Finding plugins: installed packages, the setting `plugins`, the user's folder, the project's folder, in this order.
 
 Looked at by every run, so it costs a few `stat` calls when nothing has changed: what the installed packages offer is
-kept in the view `cache` and believed while the folders of `sys.path` are what they were. On a miss the folders are
-read directly, an eighth of the time that importlib.metadata takes to be imported and to do the same.
+kept in the view `cache` and believed while the folders of `sys.path` are what they were, and the files that offer
+something, which some tools write in place. On a miss the folders are read directly, an eighth of the time that
+importlib.metadata takes to be imported and to do the same.
 
 A package offers plugins in the entry-point group `dsh.plugins`: `NAME = "module"`. A plugin folder holds modules
 (`NAME.py`) and packages (`NAME/__init__.py`). The project's folder, `.dsh/plugins` in the project's root, is code that
-comes with a repository, so it is taken only after the person trusted that root, by its real path.
+comes with a repository, so it is taken only after the person trusted that root, by its real path. What others may write
+is not taken at all.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterable
@@ -36,6 +39,7 @@ class Offer(NamedTuple):
     module: str
     package: str
     version: str
+    file: str  # the entry_points.txt that says so
 
 
 def find(db: Database, config: Config, folder: str | None, started: Iterable[Plugin] = ()) -> list[Plugin]:
@@ -50,17 +54,14 @@ def find(db: Database, config: Config, folder: str | None, started: Iterable[Plu
     plugins += [Plugin(module, "setting", module) for module in config["plugins"]]
     own = user_folder()
     plugins += _in_folder(own, "user")
-    root = project_root(folder) if folder is not None else None
-    here = _in_folder(project_folder(root), "project") if root is not None else []
-    if root is not None and here and os.path.realpath(project_folder(root)) != os.path.realpath(own):
-        if not is_trusted(db, root):
-            for plugin in here:
-                plugin.state, plugin.reason = "untrusted", f"dsh plugins trust {root}"
-        plugins += here
+    if folder is not None:
+        plugins += _of_project(db, project_root(os.path.realpath(folder)), own)
     taken = {plugin.name: plugin for plugin in started}
     for plugin in plugins:
         if plugin.name in config["plugins.disabled"]:
             plugin.state = "off"
+        elif plugin.state == "found" and (unsafe := _unsafe(plugin)):
+            plugin.state, plugin.reason = "failed", unsafe
         elif plugin.state == "found":
             other = taken.get(plugin.name) or taken.get(plugin.module)
             if other is not None:
@@ -68,6 +69,45 @@ def find(db: Database, config: Config, folder: str | None, started: Iterable[Plu
             else:
                 taken[plugin.name] = taken[plugin.module] = plugin
     return plugins
+
+
+def _of_project(db: Database, root: str, own: str) -> list[Plugin]:
+    """The plugins of a project, `root` being a real path. What a link in it leads to is not the project's."""
+    folder = project_folder(root)
+    plugins = _in_folder(folder, "project")
+    if not plugins or os.path.realpath(folder) == os.path.realpath(own):
+        return []
+    trusted = is_trusted(db, root)
+    for plugin in plugins:
+        if not trusted:
+            from shlex import quote
+
+            plugin.state, plugin.reason = "untrusted", f"dsh plugins trust {quote(root)}"
+        elif not (real := os.path.realpath(plugin.where)).startswith(root.rstrip("/") + "/"):
+            plugin.state, plugin.reason = "failed", f"it lies outside of its project: {real}"
+    return plugins
+
+
+def _unsafe(plugin: Plugin) -> str | None:
+    """Why a file of a plugin folder might be somebody else's work: others may write it, or its folder, or it is
+    theirs. Root's are everybody's, and root may run what others own, as in a container."""
+    if plugin.origin not in ("user", "project"):
+        return None
+    above = os.path.dirname(plugin.where)
+    places = [plugin.where, above]
+    if plugin.where.endswith("/__init__.py"):
+        places.append(os.path.dirname(above))
+    me = os.geteuid()
+    for place in places:
+        try:
+            facts = os.stat(place)
+        except OSError as error:  # it was there a moment ago
+            return f"{place}: {error.strerror}"
+        if facts.st_mode & stat.S_IWOTH:
+            return f"everybody may write {place} (chmod o-w)"
+        if me not in (0, facts.st_uid) and facts.st_uid != 0:
+            return f"{place} belongs to another user"
+    return None
 
 
 def describe(plugin: Plugin) -> str:
@@ -128,18 +168,31 @@ def _in_folder(folder: str, origin: str) -> list[Plugin]:
 def installed(db: Database) -> list[Offer]:
     """What the installed packages offer, from the cache or read anew."""
     path = _import_path()
-    stamp = [list(_stamp(folder)) for folder in path]
+    stamp = _stamps(path)
     key = f"plugins {sys.prefix} {sys.hexversion:x}"
     row = named.row(db, "cached", key=key)
-    kept: Any = loads(row[0]) if row is not None else None
-    if kept is not None and kept["stamp"] == stamp:
-        return [Offer(*offer) for offer in kept["offers"]]
+    kept = _kept(row[0], stamp) if row is not None else None
+    if kept is not None:
+        return kept
     offers = read_offers(path)
-    newest: int = max((mtime for _, mtime, _ in stamp), default=0)  # type: ignore[type-var, assignment]
+    newest: int = max((mtime for _, mtime, _ in stamp), default=0)
     if newest < time.time_ns() - _SETTLED_S * 1e9:
         with suppress(StoreError):  # it is only a cache: a database that cannot be written will say so itself
-            writes.set_cache(db, key, {"stamp": stamp, "offers": [list(offer) for offer in offers]})
+            files = _stamps(dict.fromkeys(offer.file for offer in offers))
+            writes.set_cache(db, key, {"stamp": stamp, "files": files, "offers": [list(offer) for offer in offers]})
     return offers
+
+
+def _kept(text: str, stamp: list[list[Any]]) -> list[Offer] | None:
+    """The cached offers, if they are still right; a row of any other shape is none."""
+    try:
+        kept: Any = loads(text)
+        if kept["stamp"] != stamp or not _unchanged(kept["files"]):
+            return None
+        offers = [Offer(*offer) for offer in kept["offers"]]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return offers if all(isinstance(part, str) for offer in offers for part in offer) else None
 
 
 def _import_path() -> list[str]:
@@ -150,6 +203,14 @@ def _import_path() -> list[str]:
     except FileNotFoundError:
         here = ""
     return [folder for folder in sys.path if folder not in ("", here)]
+
+
+def _unchanged(files: Any) -> bool:
+    return isinstance(files, list) and files == _stamps(file for file, *_ in files)
+
+
+def _stamps(paths: Iterable[str]) -> list[list[Any]]:
+    return [list(_stamp(path)) for path in paths]
 
 
 def _stamp(folder: str) -> tuple[str, int, int]:
@@ -182,7 +243,8 @@ def read_offers(path: list[str]) -> list[Offer]:
 
 
 def _offers_of(info: str) -> list[Offer]:
-    text = _read(os.path.join(info, "entry_points.txt"))
+    file = os.path.join(info, "entry_points.txt")
+    text = _read(file)
     if GROUP not in text:
         return []
     facts = _read(os.path.join(info, "METADATA")) or _read(os.path.join(info, "PKG-INFO"))
@@ -194,7 +256,8 @@ def _offers_of(info: str) -> list[Offer]:
         elif section == GROUP and "=" in line and not line.startswith("#"):
             name, _, value = line.partition("=")
             module = value.partition("[")[0].strip()
-            offers.append(Offer(name.strip(), module, head.get("Name", "?"), head.get("Version", "?")))
+            if name.strip() and module:
+                offers.append(Offer(name.strip(), module, head.get("Name", "?"), head.get("Version", "?"), file))
     return offers
 
 

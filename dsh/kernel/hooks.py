@@ -4,16 +4,17 @@ A dispatch says for whom it is: by the subject itself (an agent, or None when th
 which can keep listeners out that the subject alone would admit (SC-11). Listeners are called live: one that goes while
 a dispatch runs is not called any more, one that comes is (SC-33). A waterfall is put together before it runs.
 
-A failure of a plugin's listener is marked with the plugin's name on its way out, so that whoever records it says whose
-it was. The program's own listeners are called without that.
+What a plugin's listener returns is checked (returns.py), and its failure is marked with the plugin's name and the point
+on its way out, so that whoever records it says whose it was. The program's own listeners are called without that.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+import trio
 
 from dsh.core.errors import DshError, InvariantError, blame
 from dsh.kernel.points import POINTS, SUBJECTS, Kind
@@ -84,6 +85,8 @@ class Hooks:
         """
         if point not in self._points:
             raise InvariantError(f"no hook point is called {point!r}")
+        if not callable(listener):
+            raise InvariantError(f"the listener of {point} is no function")
         return self._points[point].entries.add(_Entry(listener, ctx, everywhere), first=first)
 
     def _point(self, name: str, kind: Kind) -> _Point:
@@ -106,9 +109,13 @@ class Hooks:
             entry: _Entry = node.value
             if (entry.everywhere or entry.key is carrier) if plain else point.hears(entry, carrier):
                 try:
-                    entry.listener(*args)
-                except (Exception, SystemExit) as raised:  # noqa: BLE001 - the containment point the spec names
+                    answer = entry.listener(*args)
+                    if answer is not None and entry.plugin is not None:
+                        _refuse_coroutine(answer)
+                except BaseException as raised:  # the containment point the spec names
                     error = _named(entry, raised)
+                    if not isinstance(error, Exception):
+                        raise
                     self.report(name, error)
                     first = first or error
                 if entries.drained != drained:
@@ -125,9 +132,9 @@ class Hooks:
             if not point.hears(entry, carrier):
                 continue
             try:
-                result = await entry.listener(*args)
-            except (Exception, SystemExit) as raised:  # noqa: BLE001 - it goes on, with a name
-                raise _named(entry, raised)  # noqa: B904 - it is the very same error
+                result = await (entry.listener(*args) if entry.plugin is None else _answer(entry, point, args, stop))
+            except BaseException as raised:  # noqa: BLE001 - it goes on, with a name
+                raise _named(entry, raised, name)  # noqa: B904 - it is the very same error
             if stop and result is not None:
                 return result
         return None
@@ -172,17 +179,56 @@ class CheckedHooks(Hooks):
         return super().waterfall(name, carrier, default, *args)
 
 
-def _named(entry: _Entry, error: BaseException) -> Exception:
-    """The failure of a listener, marked with the plugin it belongs to. A listener that calls `sys.exit` fails like any
-    other: what runs is not its to end."""
-    if isinstance(error, SystemExit):
-        failure = DshError(f"a listener called sys.exit({error.code!r})")
-        failure.__cause__ = error
-        error = failure
-    assert isinstance(error, Exception)
+def is_our_own(error: BaseException) -> bool:
+    """What trio and Python use to end code from outside; it passes through everything. All else that foreign code
+    raises, also what it means to end the program by, is its failure: what runs is not its to end."""
+    return isinstance(error, (trio.Cancelled, GeneratorExit, BaseExceptionGroup)) and not isinstance(error, Exception)
+
+
+def contained(who: str, error: BaseException) -> Exception:
+    """What foreign code raised as a failure to be handled; raises what is our own."""
+    if isinstance(error, Exception):
+        return error
+    if is_our_own(error):
+        raise error
+    said = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
+    failure = DshError(f"{who} {said}")
+    failure.__cause__ = error
+    return failure
+
+
+def _named(entry: _Entry, error: BaseException, point: str = "") -> BaseException:
+    """The failure of a listener, marked with the plugin it belongs to and the point it listened at; what is our own, as
+    it is. A listener of the program may be hit by a Ctrl-C."""
+    if is_our_own(error) or (entry.plugin is None and isinstance(error, KeyboardInterrupt)):
+        return error
+    if not isinstance(error, Exception):
+        error = contained("a listener", error)
     if entry.plugin is not None:
-        blame(error, entry.plugin)
+        blame(error, entry.plugin, point)
     return error
+
+
+def _refuse_coroutine(value: Any) -> None:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise InvariantError("a listener here must be a plain function; nobody waits for an async one")
+
+
+async def _answer(entry: _Entry, point: _Point, args: tuple[Any, ...], asked: bool) -> Any:
+    """What a plugin's serial listener says, checked where it counts."""
+    from dsh.kernel import returns
+
+    pending = entry.listener(*args)
+    returns.check_awaitable(pending)
+    result = await pending
+    if asked:
+        returns.check(point.name, result, args)
+    return result
+
+
+def _twice(point: str) -> InvariantError:
+    return InvariantError(f"a listener of {point} called next() twice")
 
 
 def _around(point: str, entry: _Entry, inner: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
@@ -193,69 +239,102 @@ def _around(point: str, entry: _Entry, inner: Callable[..., Any], args: tuple[An
         def next_(*changed: Any) -> Any:
             nonlocal called
             if called:
-                raise InvariantError(f"a listener of {point} called next() twice")
+                raise _twice(point)
             called = True
             return inner(*(changed or current))
 
         if entry.plugin is None:
             return entry.listener(*current, next_)
-        return _Watched(entry, next_).run(current)
+        return _Watched(point, entry, next_).run(current)
 
     return link
 
 
 class _Watched:
-    """One call of a plugin's waterfall listener. What fails inside `next()` and passes through is not the plugin's."""
+    """One call of a plugin's waterfall listener: what it returns is checked (returns.py), what it raises has its name.
+    What fails inside `next()` and passes through is not the plugin's."""
 
-    def __init__(self, entry: _Entry, next_: Callable[..., Any]) -> None:
+    def __init__(self, point: str, entry: _Entry, next_: Callable[..., Any]) -> None:
+        self._point = point
         self._entry = entry
         self._next = next_
+        self._called = False
+        self._args: tuple[Any, ...] = ()
         self._passing: BaseException | None = None
 
     def run(self, args: tuple[Any, ...]) -> Any:
+        from dsh.kernel import returns
+
+        self._args = args
         try:
-            return self._watch(self._entry.listener(*args, self._inner), self._failed)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it goes on
+            result = self._entry.listener(*args, self._inner)
+            if self._point == "system-prompt/assemble":
+                returns.check_plain(result)
+            elif inspect.isawaitable(result):
+                return self._answer(result)
+            elif self._point != "llm/stream":
+                returns.check_awaitable(result)
+            return self._checked(result)
+        except BaseException as error:  # noqa: BLE001 - it goes on
             raise self._failed(error)  # noqa: B904 - it is the very same error
 
-    def _inner(self, *changed: Any) -> Any:
+    def _checked(self, result: Any) -> Any:
+        from dsh.kernel import returns
+
+        returns.check(self._point, result, self._args)
+        return _streamed(result, self._failed, returns.check_chunk) if self._point == "llm/stream" else result
+
+    async def _answer(self, pending: Any) -> Any:
         try:
-            return self._watch(self._next(*changed), self._passes)
-        except Exception as error:  # noqa: BLE001 - it goes on
+            result = await pending
+            if inspect.iscoroutine(result):  # an await was forgotten, and there is no doubt what is meant
+                result = await result
+            return self._checked(result)
+        except BaseException as error:  # noqa: BLE001 - it goes on
+            raise self._failed(error)  # noqa: B904
+
+    def _inner(self, *changed: Any) -> Any:
+        if self._called:
+            raise _twice(self._point)
+        self._called = True
+        try:
+            result = self._next(*changed)
+            if inspect.isawaitable(result):
+                return self._awaited(result)
+            return _streamed(result, self._passes) if hasattr(result, "__aiter__") else result
+        except BaseException as error:  # noqa: BLE001 - it goes on
+            raise self._passes(error)  # noqa: B904
+
+    async def _awaited(self, pending: Any) -> Any:
+        try:
+            return await pending
+        except BaseException as error:  # noqa: BLE001 - it goes on
             raise self._passes(error)  # noqa: B904
 
     def _failed(self, error: BaseException) -> BaseException:
-        return error if error is self._passing else _named(self._entry, error)
+        return error if error is self._passing else _named(self._entry, error, self._point)
 
     def _passes(self, error: BaseException) -> BaseException:
         self._passing = error
         return error
 
-    def _watch(self, result: Any, seen: Callable[[BaseException], BaseException]) -> Any:
-        """The result of an asynchronous point with its failures seen, or a result as it is."""
-        if inspect.isawaitable(result):
-            return _awaited(result, seen)
-        if inspect.isasyncgen(result):
-            return _streamed(cast("AsyncGenerator[Any, None]", result), seen)
-        return result
-
-
-async def _awaited(pending: Any, seen: Callable[[BaseException], BaseException]) -> Any:
-    try:
-        return await pending
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it goes on
-        raise seen(error)  # noqa: B904
-
 
 async def _streamed(
-    chunks: AsyncGenerator[Any, None], seen: Callable[[BaseException], BaseException]
+    chunks: Any, seen: Callable[[BaseException], BaseException], check: Callable[[Any], None] | None = None
 ) -> AsyncGenerator[Any, None]:
-    async with aclosing(chunks):
+    """The same chunks, their failures seen. What is no generator may have no way to be closed."""
+    stream = aiter(chunks)
+    try:
         while True:
             try:
-                chunk = await anext(chunks)
+                chunk = await anext(stream)
+                if check is not None:
+                    check(chunk)
             except StopAsyncIteration:
                 return
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - it goes on
+            except BaseException as error:  # noqa: BLE001 - it goes on
                 raise seen(error)  # noqa: B904
             yield chunk
+    finally:
+        if hasattr(stream, "aclose"):
+            await stream.aclose()

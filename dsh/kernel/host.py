@@ -12,12 +12,15 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar, cast
 
-from dsh.core.errors import InvariantError, render_chain
+from dsh.core.errors import InvariantError, blame, blamed, blaming, only, render_chain
 from dsh.kernel.config import Config
 from dsh.kernel.hooks import CheckedHooks, Hooks
+from dsh.kernel.points import POINTS
 from dsh.kernel.scope import Context
 
 T = TypeVar("T")
+MANY_FAILURES = 5
+_END = "its end"
 State = Literal["found", "loaded", "off", "failed", "untrusted"]
 
 
@@ -46,10 +49,16 @@ class Plugin:
 
 
 class Host:
-    """One per process. `report(where, error)` is where contained failures go; it prints them under DSH_DEBUG=1."""
+    """One per process. `report(where, error)` is where contained failures go; it prints them under DSH_DEBUG=1.
 
-    def __init__(self, config: Config) -> None:
+    `notice` is given a line for each plugin that failed at a hook point, so that its user learns of it: once per plugin
+    and point, and few in all, since a listener of each chunk fails for each chunk.
+    """
+
+    def __init__(self, config: Config, notice: Callable[[str], None] | None = None) -> None:
         self.config = config
+        self._notice = notice
+        self._told: set[tuple[str, str]] = set()
         self.hooks = (CheckedHooks if os.environ.get("DSH_CHECK") == "1" else Hooks)(self.report)
         self.plugins: list[Plugin] = []  # in the order of their start
         self.reports: list[tuple[str, BaseException]] = []
@@ -60,6 +69,21 @@ class Host:
         self.reports = [*self.reports[-99:], (where, error)]
         if os.environ.get("DSH_DEBUG") == "1":
             sys.stderr.write(f"dsh: {where}: {render_chain(error)}\n")
+        elif self._notice is not None and (plugin := blamed(error)) is not None:
+            self._tell(plugin, where, error)
+
+    def _tell(self, plugin: str, where: str, error: BaseException) -> None:
+        if (where not in POINTS and where != _END) or where == "session/created":  # else it is told as the end of a
+            return  # turn or of a session
+        if (plugin, where) in self._told or len(self._told) > MANY_FAILURES:
+            return
+        self._told.add((plugin, where))
+        assert self._notice is not None
+        if len(self._told) > MANY_FAILURES:
+            self._notice("more plugins failed (DSH_DEBUG=1 shows all)")
+        else:
+            said = render_chain(only(error)).removeprefix(blaming(error, ""))
+            self._notice(f"plugin {plugin} failed at {where}: {said}")
 
     def provide(self, kind: type[T], service: T) -> Callable[[], None]:
         if kind in self._services:
@@ -101,4 +125,12 @@ class Host:
         setup(ctx)
 
     async def close(self) -> None:
+        """End the plugins, the last first, then the rest. A plugin that fails at its end is no failure of a run."""
+        for plugin in reversed([p for p in self.plugins if p.foreign]):
+            try:
+                if plugin.ctx is not None:
+                    await plugin.ctx.dispose()
+            except Exception as error:  # noqa: BLE001 - the answer is there
+                blame(error, plugin.name)
+                self.report(_END, error)
         await self.root.dispose()

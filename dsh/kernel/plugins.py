@@ -11,20 +11,25 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from types import FrameType, ModuleType
 from typing import Any
 
 from dsh.core.errors import ConfigError, DshError, render_chain
 from dsh.kernel.found import describe
 from dsh.kernel.host import Host, Plugin
+from dsh.kernel.scope import Context
 
 INTERFACE = 1
+_ASYNCHRONOUS = "its setup is asynchronous, and it has to be a plain function"
+# Whose handlers are afterwards what they were: those that end a run, and those that child processes and pipes need.
+_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
 _LOOK_S = 0.1  # how often a start that takes long is asked whether it should end
 
 
@@ -72,7 +77,7 @@ async def start(
 async def _start(host: Host, plugin: Plugin, interrupted: Callable[[], bool] | None, strict: bool) -> None:
     seconds: float = host.config["plugins.start_timeout_ms"] / 1000
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), _folder_kept():
             _limited(lambda: host.set_up(plugin, _setup_of(plugin)), seconds, interrupted)
         plugin.state = "loaded"
         return
@@ -93,6 +98,17 @@ async def _start(host: Host, plugin: Plugin, interrupted: Callable[[], bool] | N
     except BaseException as error:  # noqa: BLE001 - whatever foreign code raises, the run goes on without it
         plugin.state, plugin.reason = "failed", f"{type(error).__name__}: {render_chain(error)}"
     await _undo(host, plugin)
+
+
+@contextmanager
+def _folder_kept() -> Iterator[None]:
+    """The current folder is afterwards what it was: relative paths of the command line and of tools are meant there."""
+    here = os.open(".", getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 async def _undo(host: Host, plugin: Plugin) -> None:
@@ -117,8 +133,14 @@ def _setup_of(plugin: Plugin) -> Callable[[Any], None]:
     if not callable(setup):
         raise PluginError("it has no setup(ctx)")
     if inspect.iscoroutinefunction(setup):
-        raise PluginError("its setup is asynchronous, and it has to be a plain function")
-    made: Callable[[Any], None] = setup
+        raise PluginError(_ASYNCHRONOUS)
+
+    def made(ctx: Context) -> None:
+        pending = setup(ctx)
+        if inspect.iscoroutine(pending):
+            pending.close()
+            raise PluginError(_ASYNCHRONOUS)
+
     return made
 
 
@@ -176,7 +198,7 @@ def _limited(call: Callable[[], None], seconds: float, interrupted: Callable[[],
         if time.monotonic() >= end:
             raise _TooLong
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in _OURS}
     handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, look)
     remaining = signal.setitimer(signal.ITIMER_REAL, min(seconds, _LOOK_S), _LOOK_S)
     try:

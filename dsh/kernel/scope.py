@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import trio
 
 from dsh.core.errors import DshError, InvariantError
+from dsh.kernel.hooks import contained
 from dsh.kernel.tables import NamedEntries
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ class Context:
                                 await pending
                         except Exception as error:  # noqa: BLE001 - SC-4: the rest is undone first, then all are raised
                             self._failures.append(error)
+                        except (SystemExit, KeyboardInterrupt) as error:
+                            if self.plugin is None or not self.plugin.foreign:
+                                raise
+                            self._failures.append(contained("it", error))
             finally:
                 self._done.set()
                 if self._parent is not None and self.dispose in self._parent._undos:

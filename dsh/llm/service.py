@@ -20,7 +20,8 @@ import trio
 
 from dsh.core.errors import DshError, InvariantError, code_of, render_chain
 from dsh.core.lossless import freeze
-from dsh.core.messages import CallConfig, Chunk, Message, Request, same_config
+from dsh.core.messages import CallConfig, Chunk, Message, Request, chunk_fault, same_config
+from dsh.kernel.hooks import contained, is_our_own
 from dsh.kernel.host import Host
 from dsh.kernel.scope import Context
 from dsh.llm.adapter import Adapter, ModelInfo, ProviderInfo, ResolvedModel
@@ -163,12 +164,20 @@ class LlmService:
                     request = request.changed(config=freeze(config))
             chunks = adapter.stream(self._for(adapter, request))
             async for chunk in chunks:
+                if fault := chunk_fault(chunk):
+                    raise InvariantError(f"the adapter of {request.provider!r} made a wrong chunk: {fault}")
                 yield chunk
         except LlmError as error:
             self._mark(call, error)
             raise
         except Exception as error:  # LS-41: the boundary is where foreign errors end
             failure = _foreign(error)
+            self._mark(call, failure)
+            raise failure from error
+        except BaseException as error:
+            if is_our_own(error) or isinstance(error, KeyboardInterrupt):
+                raise
+            failure = _foreign(contained(f"the adapter of {request.provider!r}", error))
             self._mark(call, failure)
             raise failure from error
         finally:

@@ -10,8 +10,8 @@ Nothing here asks a provider or a tokenizer, so a figure is an estimate; compact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from dsh import query
 from dsh.core.errors import DshError, SessionError
@@ -130,14 +130,14 @@ class _Anchor:
 
     def resolve(self, chunks: Chunks) -> tuple[Baseline, int]:
         """Its baseline, and the surface price that goes with it (TM-13)."""
-        usage: TokenUsage | None = self.entry.data.get("usage")
+        usage = _report(self.entry.data.get("usage"))
         if self._answer is None:
             by_provider = usage is not None and self.header is not None
             self._answer = self._provider_output(chunks) if by_provider else _node("assistant/message", self.entry.data)
         surface = self.before + self._answer
         estimate = estimate_header(self.header) + surface
         if usage is not None and self.header is not None:
-            used = sum(usage.get(figure) or 0 for figure in _COUNTED)  # type: ignore[misc]
+            used = sum(_figures(usage))
             if used >= estimate:
                 return Baseline("usage", used, usage), surface
         return Baseline("estimated", estimate), surface
@@ -233,6 +233,16 @@ class Fold:
         return Baseline("estimated", estimate_header(effective) + self.surface), 0
 
 
+def _report(usage: Any) -> TokenUsage | None:
+    """A provider's report; None if there is none, or what a log from elsewhere has there is none."""
+    known = isinstance(usage, Mapping) and all(type(figure) is int for figure in _figures(usage))
+    return cast("TokenUsage", usage) if known else None
+
+
+def _figures(usage: Mapping[str, Any]) -> list[Any]:
+    return [usage.get(figure) or 0 for figure in _COUNTED]
+
+
 def _equal(a: EpochHeader | None, b: EpochHeader | None) -> bool:
     return a is b or (a is not None and b is not None and same_header(a, b))
 
@@ -262,18 +272,23 @@ class Meter:
 
     def measure(self, session: str, header: EpochHeader | None = None) -> Measurement:
         """Everything about a session's log as it is now (TM-20). SESSION_NOT_FOUND, METER_BAD_LOG."""
-        with self._db.snapshot():
-            fold = self._read(session)
-            baseline, delta = fold.pressure(self._chunks(session), header)
+        fold, baseline, delta = self._pressure(session, header)
         nodes = tuple((seq, fold.prices[seq]) for seq in fold.nodes)
         total = max(0, baseline.tokens + delta)
         return Measurement(fold.revision, baseline, delta, total, fold.surface, nodes)
 
     def total(self, session: str, header: EpochHeader | None = None) -> int:
         """`measure(...).total_tokens` alone, which costs no more however many nodes there are."""
-        with self._db.snapshot():
-            baseline, delta = self._read(session).pressure(self._chunks(session), header)
+        _, baseline, delta = self._pressure(session, header)
         return max(0, baseline.tokens + delta)
+
+    def _pressure(self, session: str, header: EpochHeader | None) -> tuple[Fold, Baseline, int]:
+        try:
+            with self._db.snapshot():
+                fold = self._read(session)
+                return fold, *fold.pressure(self._chunks(session), header)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # a payload of no known shape
+            raise MeterError(f"the log of session {session} cannot be measured: {error}") from error
 
     def _read(self, session: str) -> Fold:
         """The session's state at the end of its log."""

@@ -220,17 +220,30 @@ def release_lease(db: Database, session_id: str, holder: str) -> None:
 
 
 def is_driven(pid: int, boot: str, start: str, heartbeat: int) -> bool:
-    """Whether the process of a lease row is still there (PE-73)."""
-    return not _stale(pid, boot, start, heartbeat)
+    """Whether the process of a lease row is still there (PE-73). One that is silent, as it is stopped or this machine
+    has just slept, is there and will go on; where a process cannot be asked, as in a container, silence counts."""
+    there = _is_there(pid, boot, start)
+    return not is_silent(heartbeat) if there is None else there
+
+
+def is_silent(heartbeat: int) -> bool:
+    """Whether a driver has missed so many heartbeats that another may take its session over."""
+    return heartbeat < now_ms() - LEASE_STALE_MS
 
 
 def _stale(pid: int, boot: str, start: str, heartbeat: int) -> bool:
-    """PE-73. On this boot the process itself tells; where it cannot be asked, as in a container, the heartbeat does."""
+    """Whether a lease may be taken over (PE-73)."""
+    return _is_there(pid, boot, start) is False or is_silent(heartbeat)
+
+
+def _is_there(pid: int, boot: str, start: str) -> bool | None:
+    """Whether a process runs; None where it cannot be asked."""
     here = locks.boot_id()
     if boot.split()[:1] != here.split()[:1]:
-        return True
-    if boot == here:
-        now = locks.process_start(pid)
-        if now == "" or (now != start and "unknown" not in (now, start)):
-            return True
-    return heartbeat < now_ms() - LEASE_STALE_MS
+        return False
+    if boot != here:
+        return None
+    now = locks.process_start(pid)
+    if now == "":
+        return False
+    return None if "unknown" in (now, start) else now == start

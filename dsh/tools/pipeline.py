@@ -21,6 +21,7 @@ from typing import Any, NotRequired, TypedDict
 from dsh.core.errors import InvariantError, ToolError
 from dsh.core.lossless import JSON, NotJson, freeze, loads, mend_surrogates
 from dsh.core.messages import Block, HookContext, text_block
+from dsh.kernel.hooks import contained
 from dsh.kernel.signal import Signal
 from dsh.tools.approval import Approval, ApprovalRequest
 from dsh.tools.definition import ErrorFacts, Execution, ToolDefinition, ToolResult, blocks_of
@@ -144,8 +145,8 @@ class Call:
             return
         try:
             self._result = await self._judge()
-        except Exception as error:  # noqa: BLE001 - the containment point of TL-38
-            self._end(failure(error))
+        except BaseException as error:  # noqa: BLE001 - the containment point of TL-38
+            self._end(failure(contained("the tool pipeline", error)))
 
     def refuse(self, reason: str) -> None:
         """Keep the body of a prepared call from running; the reason is its result (PE-23)."""
@@ -205,8 +206,8 @@ class Call:
         try:
             made = await self._hooks.waterfall("tools/execute", execution.agent, self._run_body, execution)
             result = made if any(made is own for own in self._made) else self._remade(made)
-        except Exception as error:  # noqa: BLE001 - the containment point of TL-45
-            self._end(failure(error))
+        except BaseException as error:  # noqa: BLE001 - the containment point of TL-45
+            self._end(failure(contained("the tool pipeline", error)))
             return
         self._result = self._settled(replace(result, contexts=(*self._deferred, *result.contexts)))
 
@@ -230,10 +231,8 @@ class Call:
         release = inner.on_cancel(lambda: signal.cancel(inner.reason or "wrapper"))
         try:
             result = await self._invoke(signal)
-        except SystemExit as error:  # a body may end itself, never the program
-            result = failure(f"the tool called sys.exit({error.code!r})")
-        except Exception as error:  # noqa: BLE001 - a body's error is its result (TL-72)
-            result = failure(error)
+        except BaseException as error:  # noqa: BLE001 - a body's error is its result (TL-72); it may not end the program
+            result = failure(contained("the tool", error))
         finally:
             release()
             signal.detach()
@@ -273,8 +272,8 @@ class Call:
                 meta = freeze(output.presentation_meta(args, value))
         except ToolOutputError:
             raise
-        except Exception as error:
-            raise ToolOutputError([message_of(error)]) from error
+        except BaseException as error:
+            raise ToolOutputError([message_of(contained("the renderer", error))]) from error
         return ToolResult(False, content, value=value, meta=meta)
 
     def _remade(self, result: Any) -> ToolResult:
@@ -305,15 +304,15 @@ class Call:
             try:
                 chain = self._hooks.waterfall("tools/post-execute", execution.agent, _accept, execution, result)
                 result = self._settled(self._decided(await chain, result))
-            except Exception as error:  # noqa: BLE001 - the containment point of TL-54
-                result = failure(error)
+            except BaseException as error:  # noqa: BLE001 - the containment point of TL-54
+                result = failure(contained("the tool pipeline", error))
         result = self._frozen(result)
         if self._finalizer is not None:
             try:
                 content = self._finalizer(execution, result)
                 result = result if content is None else self._frozen(replace(result, content=content))
-            except Exception as error:  # noqa: BLE001 - the containment point of TL-55
-                result = failure(error)
+            except BaseException as error:  # noqa: BLE001 - the containment point of TL-55
+                result = failure(contained("the tool pipeline", error))
         self._hooks.notify("tools/result", execution.agent, execution, result)
         return result
 

@@ -152,6 +152,28 @@ def test_a_fork_is_whole_and_shares_again_where_it_can(dsh: Run, talk: History, 
         alone.db.close()
 
 
+def test_an_import_of_several_goes_on_and_takes_parents_first(dsh: Run, talk: History, tmp_path: Path) -> None:
+    talk.fork("child", "talk")
+    root, db = tmp_path / "root", ("--db", str(tmp_path / "other.db"))
+    assert dsh("export", "--all", "--to", str(root)).returncode == 0
+    [file] = root.glob("*/child/*")
+    header, rest = file.read_text().split("\n", 1)  # its clock was set back before it was made
+    file.write_text(json.dumps({**json.loads(header), "createdAt": 1}) + "\n" + rest)
+    [parent] = root.glob("*/talk/*")
+    assert dsh(*db, "import", str(parent)).stdout == "talk\n"
+    done = dsh(*db, "import", str(root))
+    assert (done.returncode, done.stdout) == (2, "child\n")
+    first, last = done.stderr.splitlines()
+    assert first.endswith("session talk exists already")
+    assert last == "dsh: 1 of 2 sessions stay as they are"
+    assert dsh("--db", str(tmp_path / "third.db"), "import", str(root)).stdout == "talk\nchild\n"
+    other = History(tmp_path / "other.db")
+    try:
+        assert other.db.rows("SELECT id, parent_session FROM fork") == [("child", "talk")]
+    finally:
+        other.db.close()
+
+
 @pytest.mark.rule("PE-32", "PE-34")
 def test_a_torn_tail_is_left_out_and_its_turn_closed(dsh: Run, talk: History, tmp_path: Path) -> None:
     whole = dsh("export", "talk", "--raw").stdout

@@ -84,6 +84,7 @@ def test_every_command_has_help(dsh: Run, name: str) -> None:
         (["fix the bug"], "there is no command 'fix the bug'", 'dsh run "QUESTION"'),
         (["--nope"], "no such option: --nope", "see dsh --help"),
         (["search", "--lmit", "3", "x"], "no such option: --lmit (did you mean --limit", "see dsh search --help"),
+        (["run", "-5 + 3?"], "no such option: -5", "goes behind two: dsh run -- TEXT"),
         (["search"], "missing argument 'QUERY...'", "see dsh search --help"),
         (["search", "-n", "0", "x"], "invalid value for '-n' / '--limit': 0 is not in the range x>=1", "see dsh"),
         (["search", "x", "--since", "whenever"], "'whenever' is not a point in time", "for example"),

@@ -89,6 +89,36 @@ def test_a_process_that_is_gone_has_crashed(dsh: Run, history: History) -> None:
     assert dsh("ps").stdout.split("\t")[4] == "crashed"
 
 
+def test_a_cancel_that_came_too_late_is_no_message(dsh: Run, history: History) -> None:
+    """Its driver ended before it looked; the next one obeys it before anything else."""
+    history.say("s", "x")
+    writes.put_message(history.db, "s", "c", "cancel", [], USER)
+    assert dsh("ps", "--all").stderr == "dsh: nothing is at work\n"
+    assert dsh("cancel", "s").stderr == "dsh: nobody works on session s, and nothing waits for it\n"
+    assert history.db.rows("SELECT * FROM inbox") == []
+
+
+@pytest.mark.rule("PE-73")
+def test_a_process_that_is_there_is_not_called_gone_for_an_old_heartbeat(dsh: Run, history: History) -> None:
+    """As after a machine has slept, or while the process is stopped."""
+    history.say("s", "x")
+    history.event("s", "turn/start", {"turn": 2, "trigger": {"kind": "message", "source": USER}})
+    history.db.rows(
+        "INSERT INTO lease(session_id, holder, pid, boot_id, process_start, heartbeat) VALUES ('s', 'h', ?, ?, ?, ?)",
+        (os.getpid(), locks.boot_id(), locks.process_start(os.getpid()), writes.now_ms() - 3_600_000),
+    )
+    assert dsh("ps").stdout.split("\t")[4] == "silent"
+    waited = dsh("wait", "s", "--timeout", "0")
+    assert (waited.returncode, waited.stderr) == (6, "dsh: still at work after 0 s: s\n")
+    for words in (("send", "s", "x"), ("cancel", "s")):
+        done = dsh(*words)
+        silent = (
+            f"dsh: process {os.getpid()} is silent: it hears of this when it goes on, if it was stopped or asleep\n"
+        )
+        assert (done.returncode, done.stderr) == (0, silent)
+    assert history.db.rows("SELECT route FROM inbox ORDER BY position") == [("followup",), ("cancel",)]
+
+
 @pytest.mark.rule("PE-73")
 def test_a_process_that_has_ended_is_gone_before_anybody_collects_it() -> None:
     """The first process of a container often collects nothing, and a run in the background has no other parent."""

@@ -26,6 +26,9 @@ def test_an_open_kind_takes_new_tags_once() -> None:
     with pytest.raises(InvariantError) as caught:
         kind.declare("red")
     assert caught.value.code == "TAG_DUPLICATE"
+    for no_name in (5, "", None):
+        with pytest.raises(InvariantError):
+            kind.declare(no_name)  # type: ignore[arg-type]
     with pytest.raises(InvariantError):
         OpenKind("colour", "red", "red")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dsh.core.lossless import loads
 from dsh.kernel import found
 from dsh.kernel.config import Config, check, known
 from dsh.kernel.host import Plugin
@@ -115,6 +116,19 @@ def test_a_folder_that_may_still_change_is_not_kept(db: Database, site: Path) ->
     assert sys.prefix in key  # of another interpreter something else is kept
 
 
+@pytest.mark.parametrize("row", [[], {}, "x", 5, None, {"stamp": 1, "files": [], "offers": [[1]]}])
+def test_a_damaged_cache_is_no_cache(db: Database, site: Path, row: Any) -> None:
+    package(site, "a", points=ONE)
+    settle(site)
+    wanted = found.installed(db)
+    assert wanted
+    ((key, kept),) = db.rows("SELECT key, value FROM cache")
+    writes.set_cache(db, key, row)
+    assert found.installed(db) == wanted
+    writes.set_cache(db, key, {**loads(kept), "offers": [["a", 1, "b", "c", "d"], ["a"]]})
+    assert found.installed(db) == wanted
+
+
 def test_the_current_folder_brings_nothing_along(db: Database, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(site, "one", points="[dsh.plugins]\none = one\n")
     monkeypatch.chdir(site)
@@ -184,6 +198,63 @@ def test_a_project_is_trusted_once_by_its_real_path(db: Database, site: Path, tm
     assert state() == "found"
     writes.distrust_folder(db, os.path.realpath(link))
     assert state() == "untrusted"
+
+
+def test_what_belongs_to_somebody_else_is_not_taken(
+    db: Database, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "home" / ".dsh" / "plugins"
+    folder.mkdir(parents=True)
+    (folder / "mine.py").touch()
+    owner = folder.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    ((plugin,)) = found.find(db, config(), None)
+    if owner == 0:
+        assert plugin.state == "found"  # root's is everybody's
+    else:
+        assert (plugin.state, plugin.reason) == ("failed", f"{folder / 'mine.py'} belongs to another user")
+    real = os.stat
+
+    def given_away(path: Any, **more: Any) -> os.stat_result:
+        facts = real(path, **more)
+        return os.stat_result((*facts[:4], 1234, *facts[5:])) if str(path) == str(folder) else facts
+
+    monkeypatch.setattr(os, "stat", given_away)
+    ((plugin,)) = found.find(db, config(), None)
+    assert plugin.state == "failed"
+    assert plugin.reason.endswith(" belongs to another user")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    ((plugin,)) = found.find(db, config(), None)
+    assert plugin.state == "found"
+
+
+def test_broken_packages_break_nothing(db: Database, site: Path) -> None:
+    """What cannot be read offers nothing; what is odd is passed on and fails by name when it is started."""
+    package(site, "good", points="[dsh.plugins]\ngood = good_module\n")
+    (site / "folder-1.dist-info" / "entry_points.txt").mkdir(parents=True)
+    (site / "file-1.dist-info").write_text("[dsh.plugins]\nx = y\n")
+    (site / "loop-1.dist-info").symlink_to(site / "loop-1.dist-info")
+    bare = site / "bare-1.dist-info"
+    bare.mkdir()
+    (bare / "entry_points.txt").write_bytes(
+        b"\xff\x00[dsh.plugins]\n[dsh.plugins]\n = nameless\nempty =\nhalf = bare_half\nnot a line\n"
+    )
+    assert [tuple(o)[:4] for o in found.installed(db)] == [
+        ("half", "bare_half", "?", "?"),
+        ("good", "good_module", "good", "1.0"),
+    ]
+
+
+def test_an_upgraded_package_is_seen_at_once(db: Database, site: Path) -> None:
+    info = package(site, "one", points="[dsh.plugins]\none = one\n")
+    settle(site, info)
+    assert [o.module for o in found.installed(db)] == ["one"]
+    (info / "entry_points.txt").write_text("[dsh.plugins]\none = two\nmore = more\n")  # in place, as some tools do
+    assert [o.module for o in found.installed(db)] == ["two", "more"]
+    settle(site, info)
+    info.rename(site / "one-2.0.dist-info")
+    (site / "one-2.0.dist-info" / "METADATA").write_text("Name: one\nVersion: 2.0\n")
+    assert {o.version for o in found.installed(db)} == {"2.0"}
 
 
 def test_the_users_folder_is_not_a_projects(

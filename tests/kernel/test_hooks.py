@@ -180,9 +180,11 @@ async def test_a_failure_of_a_plugins_listener_names_it(host: Host) -> None:
     async def later(*_: Any) -> Any:
         raise ValueError("no")
 
-    async def stream(*_: Any) -> AsyncGenerator[int, None]:
-        yield 1
+    async def stream(*_: Any) -> AsyncGenerator[Any, None]:
+        yield chunk
         raise ValueError("no")
+
+    chunk = {"type": "text-delta", "index": 0, "text": "x"}
 
     ctx.on("agent/status", broken)
     ctx.on("agent/pre-step", later)
@@ -201,12 +203,13 @@ async def test_a_failure_of_a_plugins_listener_names_it(host: Host) -> None:
     with pytest.raises(ValueError) as caught:
         host.hooks.waterfall("system-prompt/assemble", None, _default, 1, SimpleNamespace(agent=None))
     failures.append(caught.value)
-    got: list[int] = []
+    got: list[Any] = []
     with pytest.raises(ValueError) as caught:
         await take(host.hooks.waterfall("llm/stream", None, _default, 1), got)
     failures.append(caught.value)
-    assert got == [1]
-    assert [render_chain(f) for f in failures] == ["plugin weather: no"] * 5
+    assert got == [chunk]
+    places = ("", " at agent/pre-step", " at agent/request", " at system-prompt/assemble", " at llm/stream")
+    assert [render_chain(f) for f in failures] == [f"plugin weather{place}: no" for place in places]
 
 
 async def test_what_only_passes_through_a_plugin_is_not_blamed_on_it(host: Host) -> None:
@@ -225,21 +228,21 @@ async def test_what_only_passes_through_a_plugin_is_not_blamed_on_it(host: Host)
     inner.on("agent/request", fails)
     with pytest.raises(ValueError) as caught:
         await host.hooks.waterfall("agent/request", None, _default, None)
-    assert render_chain(caught.value) == "plugin inner: deep"
+    assert render_chain(caught.value) == "plugin inner at agent/request: deep"
 
-    async def chunks(_: Any) -> AsyncGenerator[int, None]:
-        yield 1
+    async def chunks(_: Any) -> AsyncGenerator[Any, None]:
+        yield {"type": "text-delta", "index": 1, "text": "x"}
         raise ValueError("provider")
 
-    async def through(request: Any, next_: Any) -> AsyncGenerator[int, None]:
+    async def through(request: Any, next_: Any) -> AsyncGenerator[Any, None]:
         async for chunk in next_():
-            yield chunk + 1
+            yield {**chunk, "index": 2}
 
     outer.on("llm/stream", through)
-    got: list[int] = []
+    got: list[Any] = []
     with pytest.raises(ValueError) as caught:
         await take(host.hooks.waterfall("llm/stream", None, chunks, 1), got)
-    assert (got, render_chain(caught.value)) == ([2], "provider")
+    assert ([chunk["index"] for chunk in got], render_chain(caught.value)) == ([2], "provider")
 
 
 async def test_a_listener_cannot_end_the_program(host: Host) -> None:
@@ -259,4 +262,4 @@ async def test_a_listener_cannot_end_the_program(host: Host) -> None:
         await host.hooks.serial("agent/pre-step", None, None)
     with pytest.raises(DshError) as caught:
         await host.hooks.waterfall("agent/request", None, _default, None)
-    assert "plugin weather: a listener called sys.exit(3)" in render_chain(caught.value)
+    assert "plugin weather at agent/request: a listener called sys.exit(3)" in render_chain(caught.value)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.provider import FakeProvider, text
-from tests.shell.process import ROOT, Dsh, finish
+from tests.shell.process import ROOT, Dsh, finish, on_terminal
 
 pytestmark = pytest.mark.slow
 
@@ -202,6 +202,11 @@ def test_a_listener_that_fails_later(dsh: Dsh) -> None:
     )  # fmt: skip
     done = mock(dsh)
     assert (done.code, done.text) == (0, "hello\n"), done.errors
+    assert sorted(done.errors.splitlines()) == [
+        "dsh: plugin late failed at agent/status: seen",
+        "dsh: plugin late failed at session/event: seen",
+    ]
+    assert mock(dsh, "-q").errors == ""
     told = mock(dsh, env={"DSH_DEBUG": "1"})
     assert "dsh: session/event: plugin late: seen" in told.errors
     user_plugin(
@@ -212,8 +217,83 @@ def test_a_listener_that_fails_later(dsh: Dsh) -> None:
     )  # fmt: skip
     ended = mock(dsh)
     assert (ended.code, ended.text) == (1, "")
-    assert "plugin late: stop" in ended.errors
-    assert dsh.data("turn/end")[0]["reason"]["message"] == "plugin late: stop"
+    assert "plugin late at agent/pre-step: stop" in ended.errors
+    assert dsh.data("turn/end")[0]["reason"]["message"] == "plugin late at agent/pre-step: stop"
+
+
+def test_a_plugin_that_refuses_the_session_is_named_once(dsh: Dsh) -> None:
+    user_plugin(
+        dsh, "veto",
+        "def setup(ctx):\n"
+        "    def no(session): raise ValueError('not here')\n"
+        "    ctx.on('session/created', no)\n",
+    )  # fmt: skip
+    done = mock(dsh)
+    assert (done.code, done.text, done.errors) == (1, "", "dsh: plugin veto: not here\n")
+
+
+def test_failures_that_are_contained_are_told_a_handful_of_times(dsh: Dsh) -> None:
+    points = "agent/created agent/session-start agent/inbox/enqueue agent/inbox/dequeue agent/status session/event"
+    user_plugin(
+        dsh, "all",
+        "def setup(ctx):\n"
+        "    def fails(*args): raise ValueError('two\\nlines')\n"
+        f"    for point in {points.split()!r}: ctx.on(point, fails)\n",
+    )  # fmt: skip
+    done = mock(dsh)
+    assert (done.code, done.text) == (0, "hello\n"), done.errors
+    *lines, last = done.errors.splitlines()
+    assert len(lines) == len(set(lines)) == 5
+    assert all(line.startswith("dsh: plugin all failed at ") and line.endswith(": two lines") for line in lines)
+    assert last == "dsh: more plugins failed (DSH_DEBUG=1 shows all)"
+
+
+def test_a_plugin_that_fails_at_its_end_changes_nothing(dsh: Dsh) -> None:
+    user_plugin(
+        dsh, "end",
+        "import sys\n"
+        "def setup(ctx):\n"
+        "    ctx.effect(lambda: 1 / 0)\n"
+        "    ctx.effect(lambda: sys.exit(3))\n",
+    )  # fmt: skip
+    done = mock(dsh)
+    assert (done.code, done.text) == (0, "hello\n"), done.errors
+    assert (
+        done.errors == "dsh: plugin end failed at its end: scope teardown [it called sys.exit(3); division by zero]\n"
+    )
+
+
+def test_standard_output_is_the_answers(dsh: Dsh) -> None:
+    user_plugin(
+        dsh, "loud",
+        "print('import')\n"
+        "def setup(ctx):\n"
+        "    print('setup')\n"
+        "    ctx.on('agent/status', lambda *args: print('hook'))\n"
+        "    ctx.effect(lambda: print('end'))\n",
+    )  # fmt: skip
+    done = mock(dsh, "--json")
+    assert done.result["answer"] == "hello"
+    assert set(done.errors.split()) == {"import", "setup", "hook", "end"}
+    broken = mock(dsh, "--json", "--resume", "nowhere")
+    assert broken.result["error"]["code"] == "SESSION_NOT_FOUND"
+
+
+def test_what_a_setup_changes_of_the_process_is_put_back(dsh: Dsh) -> None:
+    user_plugin(
+        dsh, "moves",
+        "import os, signal\n"
+        "def setup(ctx):\n"
+        "    os.chdir('/')\n"
+        "    for number in (signal.SIGCHLD, signal.SIGINT): signal.signal(number, signal.SIG_IGN)\n",
+    )  # fmt: skip
+    user_plugin(
+        dsh, "tells",
+        "import os, signal, sys\n"
+        "def setup(ctx):\n"
+        "    print(os.getcwd(), signal.getsignal(signal.SIGCHLD).name, file=sys.stderr)\n",
+    )  # fmt: skip
+    assert mock(dsh).errors == f"{dsh.cwd} SIG_DFL\n"
 
 
 def test_a_tool_that_calls_exit_is_only_a_failed_tool(dsh: Dsh) -> None:
@@ -233,21 +313,42 @@ def test_a_tool_that_calls_exit_is_only_a_failed_tool(dsh: Dsh) -> None:
     assert dsh.data("tool/result")[0]["content"][0]["text"] == "Error: the tool called sys.exit(5)"
 
 
-def test_ctrl_c_while_a_plugin_starts(dsh: Dsh, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("run", "hi", "--mock", "../answers.jsonl"), ("plugins",)])
+def test_ctrl_c_while_a_plugin_starts(dsh: Dsh, tmp_path: Path, words: tuple[str, ...]) -> None:
     mark = tmp_path / "begun"
     user_plugin(
         dsh, "slow",
         "import pathlib, time\n"
         f"def setup(ctx):\n    pathlib.Path({str(mark)!r}).touch()\n    time.sleep(60)\n",
     )  # fmt: skip
-    answers = str(tmp_path / "answers.jsonl")
-    process = dsh.start("run", "hi", "--mock", answers, env={"DSH_PLUGINS_START_TIMEOUT_MS": "60000"})
+    process = dsh.start(*words, env={"DSH_PLUGINS_START_TIMEOUT_MS": "60000"})
     dsh.wait_for(mark.exists)
     process.send_signal(signal.SIGINT)
     done = finish(process, timeout=30)
     assert done.code == 130
     assert done.out == b""
     assert "Traceback" not in done.errors
+
+
+def test_a_plugin_that_raises_what_ctrl_c_raises_is_a_failed_one(dsh: Dsh) -> None:
+    user_plugin(dsh, "stops", "def setup(ctx): raise KeyboardInterrupt\n")
+    done = dsh("plugins", "--json")
+    assert done.code == 1, done.errors
+    assert [p["state"] for p in done.lines if p["name"] == "stops"] == ["failed"]
+    assert mock(dsh).code == 0
+
+
+def test_lines_of_json_are_harmless_on_a_terminal_beside_a_plugin(dsh: Dsh) -> None:
+    user_plugin(dsh, "quiet", "def setup(ctx): pass\n")
+    answers = dsh.home.parent / "answers.jsonl"
+    answers.write_text('{"text": "a\\u009bb"}\n')
+    main, side = pty.openpty()
+    process = dsh.start("run", "hi", "--json", "--mock", str(answers), stdout=side, stderr=subprocess.DEVNULL)
+    os.close(side)
+    code, shown = on_terminal(process, main)
+    assert code == 0
+    assert b"\\u009b" in shown
+    assert "\x9b".encode() not in shown
 
 
 def test_the_list_on_a_terminal_has_a_head(dsh: Dsh) -> None:

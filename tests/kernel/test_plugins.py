@@ -100,20 +100,22 @@ async def test_what_a_module_must_be(bench: Bench) -> None:
         bench.module("newer", print, DSH_INTERFACE=2),
         bench.module("without", None),
         bench.module("asynchronous", asynchronous),
+        bench.module("hidden", lambda ctx: asynchronous(ctx)),
         bench.module("right", lambda ctx: None, DSH_INTERFACE=plugins.INTERFACE, name="x", description="y"),
         bench.file("mistyped", "def setup(ctx:\n"),
         bench.file("raises", "import nothing_of_this_name\n"),
         bench.file("json", ""),
     )
     said = [line.partition(" is not used: ")[2] for line in lines]
-    assert said[:3] == [
+    assert said[:4] == [
         "it is made for plugin interface 2, this program has 1",
         "it has no setup(ctx)",
         "its setup is asynchronous, and it has to be a plain function",
+        "its setup is asynchronous, and it has to be a plain function",
     ]
-    assert said[3].startswith("SyntaxError: ")
-    assert said[4] == "ModuleNotFoundError: No module named 'nothing_of_this_name'"
-    assert said[5] == "a module is already called 'json'"
+    assert said[4].startswith("SyntaxError: ")
+    assert said[5] == "ModuleNotFoundError: No module named 'nothing_of_this_name'"
+    assert said[6] == "a module is already called 'json'"
     assert "raises" not in sys.modules
 
 

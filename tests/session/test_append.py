@@ -147,7 +147,24 @@ def test_surface_and_log_only_events_are_not_mixed_up(w: World, type_: str, surf
     assert s.append("x", 1)["seq"] == s.length - 1
 
 
-@pytest.mark.parametrize("content", [None, "words", {}, ["words"], [[text("a")]], [text("a"), None], 5])
+_NO_BLOCKS: list[Any] = [
+    {},
+    {"type": 5},
+    {"type": "text"},
+    {"type": "text", "text": ["a"]},
+    {"type": "reasoning", "text": None},
+    {**call("c"), "id": 1},
+    {**call("c"), "name": -1.5},
+    {**call("c"), "arguments": {}},
+    {"type": "tool-result", "toolCallId": 1, "content": []},
+    {"type": "tool-result", "toolCallId": "c", "content": "out"},
+]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, "words", {}, ["words"], [[text("a")]], [text("a"), None], 5, *([text("a"), each] for each in _NO_BLOCKS)],
+)
 @pytest.mark.rule("SE-5", "SE-20")
 def test_what_the_model_sees_is_a_list_of_blocks(w: World, content: Any) -> None:
     s = w.session()

@@ -129,6 +129,24 @@ def test_the_shell_gets_its_prompt_back_although_the_run_goes_on(dsh: Dsh, fake:
     assert dsh("wait", dsh.session()).code == 1
 
 
+def test_the_run_keeps_nothing_that_the_shell_had_open(dsh: Dsh, fake: FakeProvider, tmp_path: Path) -> None:
+    """A substitution waits for all who can write into it, a lock of flock lasts as long as its descriptor."""
+    fake.script(hang())
+    done = dsh.shell(f"exec 9>'{tmp_path}/lock'; flock 9; x=$({dsh.words('run', '-d', 'x')} 7>&1); echo $x")
+    assert (done.code, done.text) == (0, f"{dsh.session()}\n")
+    assert dsh.shell(f"flock -n '{tmp_path}/lock' echo free").text == "free\n"
+    assert dsh("ps").text.startswith(dsh.session())
+
+
+def test_an_id_that_cannot_be_printed_is_told(dsh: Dsh, fake: FakeProvider) -> None:
+    fake.script(hang())
+    with Path("/dev/full").open("wb") as full:
+        done = dsh("run", "-d", "x", stdout=full)
+    assert done.code == 1
+    assert done.errors.startswith("dsh: standard output cannot be written: No space left on device; session ")
+    assert f"dsh attach {dsh.session()} shows" in done.errors
+
+
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [

@@ -14,7 +14,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from dsh.core.lossless import dumps, loads
-from dsh.core.messages import Block, Message, model_text
+from dsh.core.messages import Block, Message, model_text, plain_text
 
 Wire = dict[str, Any]
 
@@ -102,7 +102,7 @@ class Conversation:
     def _thought(self, message: Message) -> str:
         """LS-55: thinking goes back only to the route that made it, and to a dialect that insists always something."""
         if self._made_here(message):
-            thought = "".join(b.get("text", "") for b in message["content"] if b["type"] == "reasoning")
+            thought = "".join(plain_text(b) for b in message["content"] if b["type"] == "reasoning")
             if thought:
                 return thought
         return NO_THOUGHT if self.reader.insists_on_reasoning else ""
