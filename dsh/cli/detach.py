@@ -34,13 +34,16 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run_detached(content: list[Block], go: Go) -> int:
     """Start the run and return when its turn has begun (0) or it has failed before (its exit code). In the child,
     return when the run is over."""
-    news, teller = _pipe()
-    complaints, errors = _pipe()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # one that comes now finds both sides ready for it
-    child = os.fork()
+    try:
+        news, teller = _pipe()
+        complaints, errors = _pipe()
+        child = os.fork()
+    except OSError as error:  # too many processes or open files
+        raise DshError(f"no process can be started for the run: {error.strerror}") from error
     if child == 0:
         _leave_the_shell(errors, teller)
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
@@ -114,21 +117,8 @@ class _Starting:
         session = self._session()
         if session is None:
             return self._failed()
-        self._print(session)
+        output.told(session, f"session {session} is at work")
         return 0 if self._signal is None else 128 + self._signal
-
-    @staticmethod
-    def _print(session: str) -> None:
-        try:
-            output.line(session)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise DshError(
-                f"standard output cannot be written: {error.strerror}; session {session} is at work",
-                hint=f"dsh attach {session} shows what it does, dsh cancel {session} ends it",
-            ) from error
 
     def _received(self, number: int, frame: Any) -> None:
         """The run is told to end, and is still waited for; a second signal ends both at once, as it does without -d."""

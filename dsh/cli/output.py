@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, TextIO
 
@@ -94,17 +95,32 @@ def line(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
+def told(id_: str, stands: str) -> None:
+    """Print the id of something that has happened. If it cannot be printed, the failure says that it `stands` all the
+    same: who does not know does it again."""
+    try:
+        line(id_)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from dsh.core.errors import DshError
+
+        raise DshError(f"{stands}, but standard output cannot be written: {error.strerror}", code="OUTPUT") from error
+
+
 def json_line(value: Any) -> None:
     """One JSON value on a line of its own."""
     line(json_text(dumps(value)))
 
 
 def note(text: str) -> None:
-    """A line about the answer, on standard error."""
+    """A line about the answer, on standard error. That nobody can read it changes nothing about what was done."""
     if sys.stderr is not None:
         sys.stdout.flush()
-        sys.stderr.write(f"dsh: {one_line(text)}\n")
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.write(f"dsh: {one_line(text)}\n")
+            sys.stderr.flush()
 
 
 def remark(text: str) -> None:

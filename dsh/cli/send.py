@@ -59,5 +59,5 @@ def deliver(ctx: click.Context, typed: str, text: str | None, route: str, *, wai
             from dsh.cli.attach import reply_to
 
             return reply_to(db, session, message, now.length)
-        output.line(message)
+        output.told(message, f"the message is in the inbox of session {session}")
     return 1 if wait else 0

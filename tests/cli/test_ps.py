@@ -119,6 +119,21 @@ def test_a_process_that_is_there_is_not_called_gone_for_an_old_heartbeat(dsh: Ru
     assert history.db.rows("SELECT route FROM inbox ORDER BY position") == [("followup",), ("cancel",)]
 
 
+def test_waiting_for_many_sessions_says_little(dsh: Run, history: History) -> None:
+    ids = [f"s{number}" for number in range(7)]
+    for id_ in ids:
+        history.say(id_, "x")
+        history.event(id_, "turn/start", {"turn": 2, "trigger": {"kind": "message", "source": USER}})
+        writes.claim_lease(history.db, id_, id_)
+    late = dsh("wait", *ids, "--timeout", "0")
+    assert (late.returncode, late.stderr) == (6, "dsh: still at work after 0 s: s0, s1, s2, s3, s4 and 2 more\n")
+    for id_ in ids:
+        writes.release_lease(history.db, id_, id_)
+    gone = dsh("wait", *ids)
+    assert gone.returncode == 1
+    assert [line.split(":")[1] for line in gone.stderr.splitlines()] == [f" session {id_}" for id_ in ids]
+
+
 @pytest.mark.rule("PE-73")
 def test_a_process_that_has_ended_is_gone_before_anybody_collects_it() -> None:
     """The first process of a container often collects nothing, and a run in the background has no other parent."""

@@ -142,9 +142,21 @@ def test_an_id_that_cannot_be_printed_is_told(dsh: Dsh, fake: FakeProvider) -> N
     fake.script(hang())
     with Path("/dev/full").open("wb") as full:
         done = dsh("run", "-d", "x", stdout=full)
+        sent = dsh("send", dsh.session(), "y", stdout=full)
     assert done.code == 1
-    assert done.errors.startswith("dsh: standard output cannot be written: No space left on device; session ")
-    assert f"dsh attach {dsh.session()} shows" in done.errors
+    why = ", but standard output cannot be written: No space left on device\n"
+    assert done.errors == f"dsh: session {dsh.session()} is at work{why}"
+    assert (sent.code, sent.errors) == (1, f"dsh: the message is in the inbox of session {dsh.session()}{why}")
+
+
+def test_a_note_that_cannot_be_written_fails_nothing(dsh: Dsh, fake: FakeProvider) -> None:
+    fake.script(text("fine"))
+    assert dsh("run", "x").code == 0
+    with Path("/dev/full").open("wb") as full:
+        sent = dsh("send", dsh.session(), "y", stderr=full)
+        assert (sent.code, len(sent.out.split())) == (0, 1)
+        assert dsh("cancel", dsh.session(), stderr=full).code == 0
+    assert dsh.rows("SELECT * FROM inbox") == []
 
 
 @pytest.mark.parametrize(
