@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hashlib
 import os
 import shutil
 import stat
@@ -251,6 +252,20 @@ def test_a_first_schema_becomes_the_present_one(tmp_path: Path) -> None:
     assert shape(path) == shape(tmp_path / "new.db")
     with raw(path) as db:
         assert list(db.execute("SELECT id, cwd, length, open_turn, pinned FROM session")) == [("s", "/a", 1, 1, None)]
+
+
+# What each schema version consists of. Whoever changes schema.sql once a version is out adds a migration, an empty one
+# if no table changes: only then are the views and triggers of existing databases made anew.
+DIGESTS = {2: "af4f5541f327f8c3"}
+
+
+def test_a_changed_schema_is_a_new_version() -> None:
+    with raw(Path(":memory:")) as db:
+        functions.register(db)
+        migrations.run_script(db, migrations.schema_text())
+        ours = "SELECT type, name, sql FROM sqlite_schema WHERE type <> 'table' OR name GLOB '_*' ORDER BY rowid"
+        texts = db.execute(ours).fetchall()
+    assert hashlib.sha256(repr(texts).encode()).hexdigest()[:16] == DIGESTS[len(MIGRATIONS)]
 
 
 @pytest.mark.rule("PE-52")
