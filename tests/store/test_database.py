@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hashlib
 import os
 import shutil
 import stat
