@@ -11,8 +11,8 @@ import click
 from dsh import query
 from dsh.cli import output
 from dsh.cli.answer import Answer, write_all
-from dsh.cli.common import db_flag, load_config
-from dsh.cli.following import DRIVER_S, Changes, Turn, abandoned, activity, events, history, newest_turn
+from dsh.cli.common import db_flag, history, load_config
+from dsh.cli.following import DRIVER_S, Changes, Turn, abandoned, activity, events, newest_turn
 from dsh.cli.group import db_option
 from dsh.cli.outcome import Outcome
 from dsh.cli.progress import FRAME_S, Progress

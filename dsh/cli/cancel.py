@@ -6,8 +6,8 @@ import click
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import db_flag
-from dsh.cli.following import activity, history, ring
+from dsh.cli.common import db_flag, history
+from dsh.cli.following import activity, ring
 from dsh.cli.group import db_option
 from dsh.cli.send import USER
 from dsh.core.ids import new_message_id

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from dsh import query
-from dsh.core.errors import ConfigError, DshError, StoreError, UsageError
+from dsh.core.errors import ConfigError, DshError, SessionError, StoreError, UsageError
 from dsh.core.lossless import loads
 from dsh.kernel import config as configuration
 from dsh.kernel.config import Config
@@ -68,6 +68,16 @@ def ending_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def history(flag: str | None, *, read_only: bool = True) -> Iterator[Database]:
+    """The database of a session that was named: without one there is no such session (exit 2)."""
+    try:
+        with reading(flag, read_only=read_only) as db:
+            yield db
+    except NoHistory as error:
+        raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
 
 
 def is_there(path: Path) -> bool:

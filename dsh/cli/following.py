@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import NoHistory, reading
 from dsh.cli.outcome import Outcome
 from dsh.core.errors import DshError, SessionError
 from dsh.core.lossless import MAX_INT, loads
@@ -24,16 +22,6 @@ from dsh.store.database import Database, Row
 
 FAST_S, SLOW_S = 0.05, 0.25
 DRIVER_S = 1.0  # how often a driver that says nothing is looked for
-
-
-@contextmanager
-def history(flag: str | None, *, read_only: bool = True) -> Iterator[Database]:
-    """The database of a session that was named: without one there is no such session (exit 2)."""
-    try:
-        with reading(flag, read_only=read_only) as db:
-            yield db
-    except NoHistory as error:
-        raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
 
 
 class Activity(NamedTuple):

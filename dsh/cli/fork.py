@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from dsh.cli import output
-from dsh.cli.common import NoHistory, db_flag, reading
+from dsh.cli.common import db_flag, history
 from dsh.cli.group import db_option
-from dsh.core.errors import SessionError, UsageError
+from dsh.core.errors import UsageError
 from dsh.query.naming import find_place, new_name
 
 
@@ -28,12 +28,10 @@ def command(ctx: click.Context, session: str, at: int | None, name: str | None) 
     from dsh.session import forks
 
     chosen = new_name("--as", name) if name is not None else None
-    try:
-        with reading(db_flag(ctx), read_only=False) as db:
-            id_, seq = find_place(db, session)
-            if seq is not None and at is not None:
-                raise UsageError("--at does not go with ID:SEQ")
-            output.line(forks.store(db, id_, seq if at is None else at, chosen))
-    except NoHistory as error:
-        raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
+    with history(db_flag(ctx), read_only=False) as db:
+        id_, seq = find_place(db, session)
+        if seq is not None and at is not None:
+            raise UsageError("--at does not go with ID:SEQ")
+        fork = forks.store(db, id_, seq if at is None else at, chosen)
+    output.told(fork, f"session {fork} is made")
     return 0

@@ -11,7 +11,6 @@ from dsh.cli import output
 from dsh.cli.common import NoHistory, db_flag, reading
 from dsh.cli.group import db_option
 from dsh.cli.progress import call_title
-from dsh.core.lossless import dumps
 from dsh.store import writes
 from dsh.store.database import Database, Row
 
@@ -43,7 +42,7 @@ def command(ctx: click.Context, everything: bool, as_lines: bool) -> int:
         return 0
     if as_lines:
         for session in sessions:
-            output.line(output.json_text(dumps(session)))
+            output.json_line(session)
     else:
         _table(sessions)
     if not sessions:

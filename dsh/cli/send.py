@@ -10,8 +10,8 @@ from __future__ import annotations
 import click
 
 from dsh.cli import output
-from dsh.cli.common import db_flag
-from dsh.cli.following import activity, history, ring
+from dsh.cli.common import db_flag, history
+from dsh.cli.following import activity, ring
 from dsh.cli.group import db_option
 from dsh.cli.piped import read_prompt
 from dsh.core.errors import UsageError

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import NoHistory, db_flag, load_config, reading
+from dsh.cli.common import db_flag, history, load_config
 from dsh.cli.group import db_option
-from dsh.core.errors import SessionError, UsageError
+from dsh.core.errors import UsageError
 from dsh.core.lossless import dumps
 from dsh.query.naming import find_session
 from dsh.store import writes
@@ -27,15 +26,6 @@ def command() -> None:
 
     ID may be the beginning of an id; - or last is the newest session.
     """
-
-
-@contextmanager
-def _stored(ctx: click.Context, *, read_only: bool = False) -> Iterator[Database]:
-    try:
-        with reading(db_flag(ctx), read_only=read_only) as db:
-            yield db
-    except NoHistory as error:
-        raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
 
 
 def _found(db: Database, typed: Sequence[str]) -> list[str]:
@@ -53,7 +43,7 @@ def show(ctx: click.Context, session: str, as_json: bool) -> int:
 
     In a pipe each fact is one line: name and value, separated by a tab.
     """
-    with _stored(ctx, read_only=True) as db, db.snapshot():
+    with history(db_flag(ctx)) as db, db.snapshot():
         facts = _facts(db, find_session(db, session))
     if as_json:
         output.json_line(facts)
@@ -104,7 +94,7 @@ def rename(ctx: click.Context, session: str, title: str) -> int:
     from dsh.session import titles
 
     words = titles.given(title)
-    with _stored(ctx) as db:
+    with history(db_flag(ctx), read_only=False) as db:
         id_ = find_session(db, session)
         from dsh.core import lean
 
@@ -139,7 +129,7 @@ def repair(ctx: click.Context, session: str) -> int:
     Prints the events that were added, one JSON object per line: a result for each tool call that has none, the ends of
     the step and the turn. Nothing that was logged is changed; a session in order stays as it is.
     """
-    with _stored(ctx) as db:
+    with history(db_flag(ctx), read_only=False) as db:
         id_ = find_session(db, session)
         from dsh.core import lean
 
@@ -160,16 +150,22 @@ def repair(ctx: click.Context, session: str) -> int:
     return 0
 
 
+def _mark(
+    ctx: click.Context, sessions: Sequence[str], write: Callable[[Database, str, int | None], None], at: int | None
+) -> int:
+    with history(db_flag(ctx), read_only=False) as db, db.transaction():
+        for id_ in _found(db, sessions):
+            write(db, id_, at)
+    return 0
+
+
 @command.command("pin")
 @click.argument("sessions", metavar="ID...", nargs=-1, required=True)
 @db_option
 @click.pass_context
 def pin(ctx: click.Context, sessions: Sequence[str]) -> int:
     """List sessions before all others, however old they are."""
-    with _stored(ctx) as db, db.transaction():
-        for id_ in _found(db, sessions):
-            writes.pin_session(db, id_, writes.now_ms())
-    return 0
+    return _mark(ctx, sessions, writes.pin_session, writes.now_ms())
 
 
 @command.command("unpin")
@@ -178,10 +174,7 @@ def pin(ctx: click.Context, sessions: Sequence[str]) -> int:
 @click.pass_context
 def unpin(ctx: click.Context, sessions: Sequence[str]) -> int:
     """List sessions by their last activity again."""
-    with _stored(ctx) as db, db.transaction():
-        for id_ in _found(db, sessions):
-            writes.pin_session(db, id_, None)
-    return 0
+    return _mark(ctx, sessions, writes.pin_session, None)
 
 
 @command.command("hide")
@@ -193,10 +186,7 @@ def hide(ctx: click.Context, sessions: Sequence[str]) -> int:
 
     A hidden session can be shown, resumed and forked by its id as ever; dsh sessions --hidden lists it.
     """
-    with _stored(ctx) as db, db.transaction():
-        for id_ in _found(db, sessions):
-            writes.hide_session(db, id_, writes.now_ms())
-    return 0
+    return _mark(ctx, sessions, writes.hide_session, writes.now_ms())
 
 
 @command.command("unhide")
@@ -205,10 +195,7 @@ def hide(ctx: click.Context, sessions: Sequence[str]) -> int:
 @click.pass_context
 def unhide(ctx: click.Context, sessions: Sequence[str]) -> int:
     """Take hidden sessions into lists and searches again."""
-    with _stored(ctx) as db, db.transaction():
-        for id_ in _found(db, sessions):
-            writes.hide_session(db, id_, None)
-    return 0
+    return _mark(ctx, sessions, writes.hide_session, None)
 
 
 @command.command("delete", short_help="Delete sessions for good.")
@@ -231,7 +218,7 @@ def delete(ctx: click.Context, sessions: Sequence[str], yes: bool, with_forks: b
 
     if with_forks and hide_instead:
         raise UsageError("--with-forks and --hide exclude each other")
-    with _stored(ctx) as db:
+    with history(db_flag(ctx), read_only=False) as db:
         ids = _found(db, sessions)
         if not yes and not _agreed(db, ids, with_forks):
             output.note("nothing was deleted")

@@ -10,10 +10,10 @@ import click
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import NoHistory, db_flag, load_config, reading
+from dsh.cli.common import db_flag, history, load_config
 from dsh.cli.group import db_option
 from dsh.cli.transcript import Entry, entries, markdown, plain
-from dsh.core.errors import SessionError, UsageError
+from dsh.core.errors import UsageError
 from dsh.core.lossless import dumps, loads
 from dsh.query.naming import find_place
 from dsh.session.jsonl import event_text, one_line
@@ -54,26 +54,23 @@ def command(
         raise UsageError("--tail and --from exclude each other")
     if sent is not None and (form, low, high, tail) != (None, None, None, None):
         raise UsageError("--request goes with no other form and no range")
-    try:
-        with reading(db_flag(ctx)) as db, db.snapshot():
-            id_, seq = find_place(db, session)
-            if seq is not None:
-                if (low, high, tail) != (None, None, None):
-                    raise UsageError("--from, --to and --tail do not go with ID:SEQ")
-                low = high = seq
-            if tail is not None:
-                found = query.row(db, "tail_start", session=id_, turns=min(tail, _LAST))
-                low = found[0] if found else None
-            _check_range(db, id_, seq)
-            if sent is not None:
-                from dsh.cli.sent import body
+    with history(db_flag(ctx)) as db, db.snapshot():
+        id_, seq = find_place(db, session)
+        if seq is not None:
+            if (low, high, tail) != (None, None, None):
+                raise UsageError("--from, --to and --tail do not go with ID:SEQ")
+            low = high = seq
+        if tail is not None:
+            found = query.row(db, "tail_start", session=id_, turns=min(tail, _LAST))
+            low = found[0] if found else None
+        _check_range(db, id_, seq)
+        if sent is not None:
+            from dsh.cli.sent import body
 
-                output.line(output.json_text(body(db, id_, sent, load_config(db))))
-                return 0
-            first, last = min(low or 0, _LAST), _LAST if high is None else min(high, _LAST)
-            _print(db, id_, form, first, last, full=full or seq is not None)
-    except NoHistory as error:
-        raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
+            output.line(output.json_text(body(db, id_, sent, load_config(db))))
+            return 0
+        first, last = min(low or 0, _LAST), _LAST if high is None else min(high, _LAST)
+        _print(db, id_, form, first, last, full=full or seq is not None)
     return 0
 
 

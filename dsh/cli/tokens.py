@@ -8,9 +8,8 @@ import click
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import NoHistory, db_flag, load_config, reading
+from dsh.cli.common import db_flag, history, load_config
 from dsh.cli.group import db_option
-from dsh.core.errors import SessionError
 from dsh.core.lossless import loads
 from dsh.kernel.config import Config
 from dsh.query.naming import find_session
@@ -32,14 +31,11 @@ def command(ctx: click.Context, session: str, with_nodes: bool, as_json: bool) -
     ID may be the beginning of an id; - or last is the newest session. The total is what the provider reported for the
     last answer (baseline usage) or an estimate of 4 characters a token (baseline estimated), and what changed since.
     """
-    try:
-        with reading(db_flag(ctx)) as db, db.snapshot():
-            id_ = find_session(db, session)
-            measured = Meter(db).measure(id_)
-            window = _window(db, load_config(db), id_)
-            nodes = _nodes(db, id_, measured) if with_nodes else None
-    except NoHistory as error:
-        raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
+    with history(db_flag(ctx)) as db, db.snapshot():
+        id_ = find_session(db, session)
+        measured = Meter(db).measure(id_)
+        window = _window(db, load_config(db), id_)
+        nodes = _nodes(db, id_, measured) if with_nodes else None
     if as_json:
         output.json_line(_object(id_, measured, window, nodes))
     elif nodes is not None:

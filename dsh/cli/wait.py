@@ -7,8 +7,8 @@ import time
 import click
 
 from dsh.cli import output
-from dsh.cli.common import db_flag
-from dsh.cli.following import DRIVER_S, Changes, activity, history, newest_turn, outcome_of
+from dsh.cli.common import db_flag, history
+from dsh.cli.following import DRIVER_S, Changes, activity, newest_turn, outcome_of
 from dsh.cli.group import db_option
 from dsh.core.errors import DshError
 from dsh.query.naming import find_session

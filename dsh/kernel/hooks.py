@@ -111,7 +111,9 @@ class Hooks:
                 try:
                     answer = entry.listener(*args)
                     if answer is not None and entry.plugin is not None:
-                        _refuse_coroutine(answer)
+                        from dsh.kernel import returns
+
+                        returns.check_plain(answer)
                 except BaseException as raised:  # the containment point the spec names
                     error = _named(entry, raised)
                     if not isinstance(error, Exception):
@@ -207,12 +209,6 @@ def _named(entry: _Entry, error: BaseException, point: str = "") -> BaseExceptio
     if entry.plugin is not None:
         blame(error, entry.plugin, point)
     return error
-
-
-def _refuse_coroutine(value: Any) -> None:
-    if inspect.iscoroutine(value):
-        value.close()
-        raise InvariantError("a listener here must be a plain function; nobody waits for an async one")
 
 
 async def _answer(entry: _Entry, point: _Point, args: tuple[Any, ...], asked: bool) -> Any:

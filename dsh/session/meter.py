@@ -127,6 +127,7 @@ class _Anchor:
         self.header = header
         self.before = before  # surface price when its step opened
         self._answer: int | None = None
+        self._header_price: int | None = None
 
     def resolve(self, chunks: Chunks) -> tuple[Baseline, int]:
         """Its baseline, and the surface price that goes with it (TM-13)."""
@@ -135,7 +136,9 @@ class _Anchor:
             by_provider = usage is not None and self.header is not None
             self._answer = self._provider_output(chunks) if by_provider else _node("assistant/message", self.entry.data)
         surface = self.before + self._answer
-        estimate = estimate_header(self.header) + surface
+        if self._header_price is None:  # once an answer, and a budget asks twice a step: tools are tens of kilobytes
+            self._header_price = estimate_header(self.header)
+        estimate = self._header_price + surface
         if usage is not None and self.header is not None:
             used = sum(_figures(usage))
             if used >= estimate:
