@@ -171,6 +171,11 @@ def one_line(text: str, limit: int = EXCERPT) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
+def _said(message: Any) -> str:
+    """What a server says of its failure, on one line; empty if that is nothing that can be read."""
+    return one_line(message, 2000) if isinstance(message, str) else ""
+
+
 def http_failure(
     who: str, status: int, body: Any, text: str, *, retry_after: str | None, request_id: str | None
 ) -> LlmError:
@@ -184,10 +189,9 @@ def http_failure(
     wording = ""
     if parts is not None:
         wording = _words(*parts)
-        if isinstance(parts[2], str) and parts[2].strip():
-            message = one_line(parts[2], 2000)
-    elif text.strip() and not text.lstrip().startswith(("<", "{", "[")):
-        message += ": " + one_line(text)
+        message = _said(parts[2]) or message
+    elif (said := one_line(text)) and not text.lstrip().startswith(("<", "{", "[")):
+        message += ": " + said
         wording = text[:2000]
     return LlmError(
         message,
@@ -226,10 +230,9 @@ def stream_failure(who: str, event: Any) -> LlmError | None:
         if not error:
             return None
     fields = error if isinstance(error, dict) else {"message": str(error)}
-    said = fields.get("message")
     status = _status_in(fields.get("status_code"), fields.get("code"), fields.get("status"), holder.get("status_code"))
     kind = _words(fields.get("code"), fields.get("type"))
-    message = one_line(said, 2000) if isinstance(said, str) and said.strip() else f"{who} reported an error"
+    message = _said(fields.get("message")) or f"{who} reported an error"
     return LlmError(message, classify_in_stream(status, kind, f"{kind} {message}"), status=status)
 
 

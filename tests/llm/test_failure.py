@@ -267,3 +267,14 @@ def test_a_cause_chain_in_one_line() -> None:
     a, b = ValueError("a"), ValueError("b")
     assert render_chain(chain(a, b, a)) == "a: b: <circular cause>"
     assert render_chain(KeyError()) == "KeyError"
+
+
+@pytest.mark.rule("LS-69", "LS-70")
+@pytest.mark.parametrize("said", ["\x08", " \x1b\x00 ", "\u200b\u2028"])
+def test_a_message_of_nothing_that_can_be_read_is_none(said: str) -> None:
+    for event in ({"error": said}, {"error": {"message": said}}):
+        error = stream_failure("P", event)
+        assert error is not None
+        assert error.message == "P reported an error"
+        assert http_failure("P", 500, event, "", retry_after=None, request_id=None).message == "P API error (HTTP 500)"
+    assert http_failure("P", 500, None, said, retry_after=None, request_id=None).message == "P API error (HTTP 500)"

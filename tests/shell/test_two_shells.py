@@ -149,6 +149,16 @@ def test_an_id_that_cannot_be_printed_is_told(dsh: Dsh, fake: FakeProvider) -> N
     assert (sent.code, sent.errors) == (1, f"dsh: the message is in the inbox of session {dsh.session()}{why}")
 
 
+def test_a_fork_whose_id_cannot_be_printed_is_told(dsh: Dsh, fake: FakeProvider) -> None:
+    fake.script(text("fine"))
+    assert dsh("run", "x").code == 0
+    with Path("/dev/full").open("wb") as full:
+        done = dsh("fork", "last", stdout=full)
+    ((fork,),) = dsh.rows("SELECT id FROM fork")
+    why = ", but standard output cannot be written: No space left on device\n"
+    assert (done.code, done.errors) == (1, f"dsh: session {fork} is made{why}")
+
+
 def test_a_note_that_cannot_be_written_fails_nothing(dsh: Dsh, fake: FakeProvider) -> None:
     fake.script(text("fine"))
     assert dsh("run", "x").code == 0
