@@ -14,7 +14,8 @@ PRAGMA application_id = 0x64736864;  -- "dshd"
 CREATE TABLE _store(                 -- one row: this database's identity, and how far the search index has read
   id INTEGER PRIMARY KEY CHECK (id = 1),
   store_id TEXT NOT NULL,
-  indexed INTEGER NOT NULL DEFAULT 0  -- every document of an event up to this internal id is in `search`
+  indexed INTEGER NOT NULL DEFAULT 0, -- every document of an event up to this internal id is in `search`
+  generation INTEGER NOT NULL DEFAULT 0  -- rises with each change of the history that is no append
 ) STRICT;
 
 CREATE TABLE _migration(             -- what made this schema, in order
@@ -39,7 +40,8 @@ CREATE TABLE _session(               -- header fields, then state that triggers 
   open_step INTEGER,
   updated_at INTEGER NOT NULL,       -- time of the last event that opened or closed a turn or step
   pinned INTEGER,                    -- epoch ms; a mark of the user's, like the next: no part of the header
-  hidden INTEGER                     -- epoch ms; left out of lists and searches, its events stay for its forks
+  hidden INTEGER,                    -- epoch ms; left out of lists and searches, its events stay for its forks
+  source TEXT                        -- the tool that it was imported from; NULL for our own
 ) STRICT;
 
 CREATE TABLE _event(                 -- one row per event, under the session that wrote it
@@ -119,6 +121,18 @@ CREATE TABLE _trust(                 -- folders whose plugins may run
   folder TEXT PRIMARY KEY, trusted_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE _import(                -- what was read of the histories of other tools, so that only what is new is read again
+  tool TEXT NOT NULL, path TEXT NOT NULL,
+  stamp TEXT NOT NULL,               -- what tells that the file has changed
+  state TEXT NOT NULL CHECK (json_valid(state)),
+  imported_at INTEGER NOT NULL,      -- epoch ms
+  PRIMARY KEY (tool, path)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE _query(                 -- statements that the user gave a name
+  name TEXT PRIMARY KEY, sql TEXT NOT NULL, about TEXT, saved_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -------------------------------------------------------------------------------------------------- 2. views
 
 -- The next seq of a session is read off its last event, not counted: a counter would have every append write one more
@@ -128,10 +142,11 @@ CREATE VIEW _length(session, length) AS
   FROM _session s;
 
 CREATE VIEW session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth, incarnation, revision,
-    length, replace_generation, turns, steps, open_turn, open_step, updated_at, pinned, hidden) AS
+    length, replace_generation, turns, steps, open_turn, open_step, updated_at, pinned, hidden, source) AS
   SELECT s.name, s.version, s.created_at, s.cwd, s.parent, s.seed_length, s.delegation_depth, s.incarnation,
     l.length,                        -- a log only grows, so its length names its state (PE-45)
-    l.length, s.generation, s.turns, s.steps, s.open_turn, s.open_step, s.updated_at, s.pinned, s.hidden
+    l.length, s.generation, s.turns, s.steps, s.open_turn, s.open_step, s.updated_at, s.pinned, s.hidden,
+    s.source
   FROM _session s JOIN _length l ON l.session = s.id;
 
 CREATE VIEW fork(id, parent_session, boundary, created_at, cwd) AS  -- sessions that share their parent's first events
@@ -282,6 +297,12 @@ CREATE VIEW title(session_id, title, origin) AS
     FROM _session s
   );
 
+CREATE VIEW session_title(session_id, title, source, event_seq, updated_at) AS  -- the newest title of each session (ST-73)
+  SELECT s.name, t.data ->> 'title', t.data -> 'source', t.seq, t.time
+  FROM _session s JOIN _landmark t ON t.session = s.id AND t.type = 'session/title' AND t.seq =
+    (SELECT n.seq FROM _landmark n WHERE n.session = s.id AND n.type = 'session/title'
+       AND json_type(n.data, '$.title') = 'text' ORDER BY n.part DESC, n.seq DESC LIMIT 1);
+
 CREATE VIEW summary(session_id, title, outcome, model) AS  -- what a list says, each found without reading the log
   SELECT s.name, (SELECT t.title FROM title t WHERE t.session_id = s.name),
     (SELECT (SELECT CAST(x.data ->> '$.reason.kind' AS TEXT) FROM _event x WHERE x.session = b.owner AND x.type = 'turn/end'
@@ -322,9 +343,14 @@ CREATE VIEW trusted_folder(folder, trusted_at) AS SELECT folder, trusted_at FROM
 
 CREATE VIEW migration(id, name, applied_at, program) AS SELECT id, name, applied_at, program FROM _migration;
 
-CREATE VIEW store(store_id, schema_version, sessions, search_indexed, last_event) AS
+CREATE VIEW import_source(tool, path, stamp, state, imported_at) AS SELECT tool, path, stamp, state, imported_at FROM _import;
+
+CREATE VIEW saved_query(name, sql, about, saved_at) AS SELECT name, sql, about, saved_at FROM _query;
+
+-- Two states of the history differ in last_event or in generation.
+CREATE VIEW store(store_id, schema_version, sessions, search_indexed, last_event, generation) AS
   SELECT store_id, (SELECT max(id) FROM _migration), (SELECT count(*) FROM _session), indexed,
-    (SELECT coalesce(max(id), 0) FROM _event)
+    (SELECT coalesce(max(id), 0) FROM _event), generation
   FROM _store;
 
 CREATE VIEW rebuild(session_id) AS SELECT NULL WHERE false;  -- never has rows; takes what is to be derived anew (PE-79)
@@ -378,7 +404,7 @@ CREATE VIEW search_document(id, session_id, seq, type, time, text) AS  -- what a
 -- What the index reads back: FTS5 prepares this without virtual tables, so no json_each here; `segment` extracts the
 -- text itself, puts spaces between CJK characters and adds the words of camelCase names.
 CREATE VIEW _search_source(id, text, tags) AS
-  SELECT e.id, segment(e.type, e.data), search_tags(e.type, s.name, s.cwd)
+  SELECT e.id, segment(e.type, e.data), search_tags(e.type, e.data, s.name, s.cwd, s.source)
   FROM _event e JOIN _session s ON s.id = e.session
   WHERE e.type <> 'assistant/chunk' AND e.type IN ('user/message', 'assistant/message', 'steering/message',
     'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end');
@@ -400,11 +426,13 @@ CREATE TRIGGER session_insert INSTEAD OF INSERT ON session BEGIN
     OR (new.cwd IS NOT NULL AND NOT (typeof(new.cwd) = 'text' AND (new.cwd GLOB '/*' OR new.cwd GLOB '[A-Za-z]:*')))
     OR (new.parent_session IS NOT NULL AND (typeof(new.parent_session) <> 'text' OR new.parent_session = ''))
     OR (new.seed_length IS NOT NULL AND (typeof(new.seed_length) <> 'integer' OR new.seed_length < 0))
-    OR (new.delegation_depth IS NOT NULL AND (typeof(new.delegation_depth) <> 'integer' OR new.delegation_depth < 0));
+    OR (new.delegation_depth IS NOT NULL AND (typeof(new.delegation_depth) <> 'integer' OR new.delegation_depth < 0))
+    OR (new.source IS NOT NULL AND (typeof(new.source) <> 'text' OR new.source = ''))
+    OR (new.incarnation IS NOT NULL AND (typeof(new.incarnation) <> 'text' OR new.incarnation = ''));
   SELECT RAISE(ABORT, 'SESSION_ALREADY_EXISTS') WHERE EXISTS (SELECT 1 FROM _session WHERE name = new.id);
-  INSERT INTO _session(name, created_at, cwd, parent, seed_length, delegation_depth, incarnation, updated_at)
+  INSERT INTO _session(name, created_at, cwd, parent, seed_length, delegation_depth, incarnation, updated_at, source)
     SELECT new.id, t.at, new.cwd, new.parent_session, new.seed_length, coalesce(new.delegation_depth, 0),
-      lower(hex(randomblob(16))), t.at
+      coalesce(new.incarnation, lower(hex(randomblob(16)))), t.at, new.source
     FROM (SELECT coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) AS at) t;
   INSERT INTO _lineage SELECT id, 9223372036854775807, id FROM _session WHERE name = new.id;
 END;
@@ -445,12 +473,13 @@ CREATE TRIGGER session_update INSTEAD OF UPDATE ON session BEGIN               -
   SELECT RAISE(ABORT, 'SESSION_IMMUTABLE') WHERE
     (new.id, new.version, new.created_at, new.cwd, new.parent_session, new.seed_length, new.delegation_depth,
       new.incarnation, new.revision, new.length, new.replace_generation, new.turns, new.steps, new.open_turn,
-      new.open_step, new.updated_at) IS NOT
+      new.open_step, new.updated_at, new.source) IS NOT
     (old.id, old.version, old.created_at, old.cwd, old.parent_session, old.seed_length, old.delegation_depth,
       old.incarnation, old.revision, old.length, old.replace_generation, old.turns, old.steps, old.open_turn,
-      old.open_step, old.updated_at)
+      old.open_step, old.updated_at, old.source)
     OR typeof(new.pinned) NOT IN ('null', 'integer') OR typeof(new.hidden) NOT IN ('null', 'integer');
   UPDATE _session SET pinned = new.pinned, hidden = new.hidden WHERE name = old.id;
+  UPDATE _store SET generation = generation + 1 WHERE new.hidden IS NOT old.hidden;
 END;
 
 CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
@@ -466,7 +495,8 @@ CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
   UPDATE _session SET start = -1 WHERE name = old.id;                       -- lets the guard below pass
   DELETE FROM _event WHERE session = (SELECT id FROM _session WHERE name = old.id);
   DELETE FROM _session WHERE name = old.id;
-  UPDATE _store SET indexed = min(indexed, (SELECT coalesce(max(id), 0) FROM _event));  -- ids above it may come again
+  UPDATE _store SET generation = generation + 1,
+    indexed = min(indexed, (SELECT coalesce(max(id), 0) FROM _event));      -- ids above it may come again
 END;
 
 ------------------------------------------------------------------------------------------------------ appending
@@ -662,6 +692,18 @@ END;
 CREATE TRIGGER trusted_folder_delete INSTEAD OF DELETE ON trusted_folder BEGIN
   DELETE FROM _trust WHERE folder = old.folder;
 END;
+
+CREATE TRIGGER import_source_insert INSTEAD OF INSERT ON import_source BEGIN
+  INSERT OR REPLACE INTO _import VALUES (new.tool, new.path, new.stamp, new.state, new.imported_at);
+END;
+CREATE TRIGGER import_source_delete INSTEAD OF DELETE ON import_source BEGIN
+  DELETE FROM _import WHERE tool = old.tool AND path = old.path;
+END;
+
+CREATE TRIGGER saved_query_insert INSTEAD OF INSERT ON saved_query BEGIN
+  INSERT OR REPLACE INTO _query VALUES (new.name, new.sql, new.about, new.saved_at);
+END;
+CREATE TRIGGER saved_query_delete INSTEAD OF DELETE ON saved_query BEGIN DELETE FROM _query WHERE name = old.name; END;
 
 -- What the triggers of _event have kept of a session, from its events again; with NULL the index is emptied, and follows
 -- the log from its beginning. A fork reads its parent's surface, so parents come first.

@@ -136,11 +136,11 @@ def _segment(*row: Any) -> str:
 
 
 def _tags(*row: Any) -> str:
-    type_, session_id, cwd = row
+    type_, _data, session_id, cwd, _source = row
     return f"{type_tag(type_)} {session_tag(session_id)}" + (f" {folder_tag(cwd)}" if cwd else "")
 
 
 def register(db: apsw.Connection) -> None:
     """Make the functions known; must happen before the first statement that reaches them is prepared."""
     db.create_scalar_function("segment", _segment, 2, deterministic=True, flags=apsw.SQLITE_INNOCUOUS)
-    db.create_scalar_function("search_tags", _tags, 3, deterministic=True, flags=apsw.SQLITE_INNOCUOUS)
+    db.create_scalar_function("search_tags", _tags, 5, deterministic=True, flags=apsw.SQLITE_INNOCUOUS)

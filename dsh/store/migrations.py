@@ -59,6 +59,25 @@ MIGRATIONS: tuple[Migration, ...] = (
         CREATE TABLE _trust(folder TEXT PRIMARY KEY, trusted_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
         """,
     ),
+    Migration(
+        "history",  # imports, saved queries; the index has other words and tags
+        """
+        ALTER TABLE _store ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
+        ALTER TABLE _session ADD COLUMN source TEXT;
+        CREATE TABLE _import(
+          tool TEXT NOT NULL, path TEXT NOT NULL,
+          stamp TEXT NOT NULL,
+          state TEXT NOT NULL CHECK (json_valid(state)),
+          imported_at INTEGER NOT NULL,
+          PRIMARY KEY (tool, path)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE _query(
+          name TEXT PRIMARY KEY, sql TEXT NOT NULL, about TEXT, saved_at INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        INSERT INTO search(search) VALUES ('delete-all');
+        UPDATE _store SET indexed = 0;
+        """,
+    ),
 )
 
 

@@ -17,8 +17,9 @@ _INSERT_EVENT = (
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _INSERT_SESSION = (
-    "INSERT INTO session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth)"
-    " VALUES (:id, :version, :createdAt, :cwd, :parentSession, :seedLength, :delegationDepth)"
+    "INSERT INTO session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth, source,"
+    " incarnation) VALUES (:id, :version, :createdAt, :cwd, :parentSession, :seedLength, :delegationDepth, :source,"
+    " :incarnation)"
 )
 _HEADER_FIELDS = ("id", "version", "createdAt", "cwd", "parentSession", "seedLength", "delegationDepth")
 
@@ -31,9 +32,15 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def insert_session(db: Database, header: Mapping[str, Any]) -> None:
-    """Store a header. SESSION_ALREADY_EXISTS, HEADER_INVALID. Only together with a first event (PE-1)."""
-    db.rows(_INSERT_SESSION, {f: header.get(f) for f in _HEADER_FIELDS})
+def insert_session(
+    db: Database, header: Mapping[str, Any], *, source: str | None = None, incarnation: str | None = None
+) -> None:
+    """Store a header. SESSION_ALREADY_EXISTS, HEADER_INVALID. Only together with a first event (PE-1).
+
+    `source` names the tool that a session was imported from; `incarnation` is given for a copy of the same log.
+    """
+    fields = {f: header.get(f) for f in _HEADER_FIELDS}
+    db.rows(_INSERT_SESSION, {**fields, "source": source, "incarnation": incarnation})
 
 
 def insert_fork(db: Database, child: str, parent: str, boundary: int, created_at: int, cwd: str | None) -> None:
@@ -124,6 +131,26 @@ def trust_folder(db: Database, folder: str, at: int | None = None) -> None:
 
 def distrust_folder(db: Database, folder: str) -> None:
     db.rows("DELETE FROM trusted_folder WHERE folder = ?", (folder,))
+
+
+def note_import(db: Database, tool: str, path: str, stamp: str, state: Any) -> None:
+    """Remember what was read of a file of another tool."""
+    db.rows(
+        "INSERT INTO import_source(tool, path, stamp, state, imported_at) VALUES (?, ?, ?, ?, ?)",
+        (tool, path, stamp, dumps(state), now_ms()),
+    )
+
+
+def forget_import(db: Database, tool: str, path: str) -> None:
+    db.rows("DELETE FROM import_source WHERE tool = ? AND path = ?", (tool, path))
+
+
+def save_query(db: Database, name: str, sql: str, about: str | None) -> None:
+    db.rows("INSERT INTO saved_query(name, sql, about, saved_at) VALUES (?, ?, ?, ?)", (name, sql, about, now_ms()))
+
+
+def delete_query(db: Database, name: str) -> None:
+    db.rows("DELETE FROM saved_query WHERE name = ?", (name,))
 
 
 def pin_session(db: Database, session_id: str, at: int | None) -> None:
