@@ -15,7 +15,8 @@ CREATE TABLE _store(                 -- one row: this database's identity, and h
   id INTEGER PRIMARY KEY CHECK (id = 1),
   store_id TEXT NOT NULL,
   indexed INTEGER NOT NULL DEFAULT 0, -- every document of an event up to this internal id is in `search`
-  generation INTEGER NOT NULL DEFAULT 0  -- rises with each change of the history that is no append
+  generation INTEGER NOT NULL DEFAULT 0, -- rises with each change of the history that is no append
+  rewriting INTEGER                   -- the session whose events are being packed, thinned or redacted, inside that trigger
 ) STRICT;
 
 CREATE TABLE _migration(             -- what made this schema, in order
@@ -50,9 +51,12 @@ CREATE TABLE _event(                 -- one row per event, under the session tha
   seq INTEGER NOT NULL,
   type TEXT NOT NULL,
   time INTEGER NOT NULL,             -- epoch ms
-  data TEXT NOT NULL,                -- JSON
+  data TEXT NOT NULL,                -- JSON; what is stored elsewhere is missing here, `_entry` puts it in
   source TEXT,                       -- JSON array of earlier seqs, NULL if not recorded
   op TEXT,                           -- JSON: how the event joined the surface; NULL for log-only events
+  frame INTEGER,                     -- of a streamed fragment, which is the data alone: _frame.id
+  cut INTEGER,                       -- where the first of its _piece rows belongs, NULL if there are none
+  span INTEGER,                      -- how many seqs a thinned run of chunks stands for, NULL for one
   UNIQUE (session, seq)
 ) STRICT;
 -- Chunks are most of the rows and are only ever read by seq, so no other index carries them. A query that wants one
@@ -63,6 +67,33 @@ CREATE INDEX _event_usage ON _event(session, seq)
   WHERE type = 'assistant/chunk' AND data ->> '$.chunk.type' = 'usage';
 CREATE INDEX _event_header ON _event(session, seq, data ->> '$.header.config.provider', data ->> '$.header.config.model')
   WHERE type = 'request/header';
+
+-- The fragments of an answer differ in a few letters: what stands around them is stored once.
+CREATE TABLE _frame(
+  id INTEGER PRIMARY KEY, head TEXT NOT NULL, tail TEXT NOT NULL,
+  turn TEXT, step TEXT,              -- JSON, for the rules
+  UNIQUE (head, tail)
+) STRICT;
+
+-- Text that several events have in common, like a system prompt, or that was packed. Views fill it in. In a packed block
+-- it is compressed, which only our own connection reads: it has another function `likely` (store/functions.py). To
+-- SQLite that is the identity, so a stock shell sees such text as empty.
+CREATE TABLE _block(
+  id INTEGER PRIMARY KEY,
+  session INTEGER REFERENCES _session(id),  -- of a packed block: whose text it holds
+  body ANY NOT NULL
+) STRICT;
+CREATE INDEX _block_text ON _block(length(body), substr(body, -64)) WHERE session IS NULL;
+CREATE INDEX _block_session ON _block(session) WHERE session IS NOT NULL;
+CREATE TABLE _piece(
+  event INTEGER NOT NULL REFERENCES _event(id),
+  at INTEGER NOT NULL,               -- after so many characters of the event's data
+  rest INTEGER NOT NULL,             -- characters of data that follow, up to the next piece or the end
+  block INTEGER NOT NULL REFERENCES _block(id),
+  start INTEGER NOT NULL, size INTEGER NOT NULL,  -- which characters of the block
+  PRIMARY KEY (event, at)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX _piece_block ON _piece(block);
 
 CREATE TABLE _lineage(               -- a session sees the events of `owner` below `hi`; a fork of depth d has d+1 rows
   session INTEGER NOT NULL REFERENCES _session(id),
@@ -133,12 +164,32 @@ CREATE TABLE _query(                 -- statements that the user gave a name
   name TEXT PRIMARY KEY, sql TEXT NOT NULL, about TEXT, saved_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE _redaction(             -- events whose text was taken out for good
+  session INTEGER NOT NULL REFERENCES _session(id), seq INTEGER NOT NULL, at INTEGER NOT NULL,
+  PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+
 -------------------------------------------------------------------------------------------------- 2. views
+
+-- Events with all their text. Where that is of no use `_event` is read itself, as its indexes are of what it holds.
+CREATE VIEW _text(block, body) AS
+  SELECT id, iif(typeof(body) = 'text', body, iif(typeof(likely(body)) = 'text', likely(body), '')) FROM _block;
+CREATE VIEW _entry(id, session, seq, type, time, data, source, op, span) AS
+  SELECT e.id, e.session, e.seq, e.type, e.time,
+    CASE WHEN e.frame IS NOT NULL THEN
+        coalesce((SELECT f.head || e.data || f.tail FROM _frame f WHERE f.id = e.frame), '')
+      WHEN e.cut IS NOT NULL THEN substr(e.data, 1, e.cut) || coalesce((SELECT group_concat(part, '') FROM (
+        SELECT substr(t.body, p.start + 1, p.size) || substr(e.data, p.at + 1, p.rest) AS part
+        FROM _piece p JOIN _text t ON t.block = p.block WHERE p.event = e.id ORDER BY p.at)), '')
+      ELSE e.data END,
+    e.source, e.op, coalesce(e.span, 1)
+  FROM _event e;
 
 -- The next seq of a session is read off its last event, not counted: a counter would have every append write one more
 -- page. The index on (session, seq) finds it in one seek.
 CREATE VIEW _length(session, length) AS
-  SELECT s.id, coalesce((SELECT e.seq + 1 FROM _event e WHERE e.session = s.id ORDER BY e.seq DESC LIMIT 1), s.start)
+  SELECT s.id, coalesce((SELECT e.seq + coalesce(e.span, 1) FROM _event e WHERE e.session = s.id ORDER BY e.seq DESC LIMIT 1),
+    s.start)
   FROM _session s;
 
 CREATE VIEW session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth, incarnation, revision,
@@ -155,13 +206,27 @@ CREATE VIEW fork(id, parent_session, boundary, created_at, cwd) AS  -- sessions 
 
 -- `part` rises with seq: an ancestor's events are one part of a fork's log, its own the last. Rows asked for ORDER BY
 -- part, seq come straight from the index, those by seq alone are all read and sorted first.
-CREATE VIEW event(session_id, seq, type, time, data, source_event_seqs, surface_op, part) AS
-  SELECT s.name, e.seq, e.type, e.time, e.data, e.source, e.op, l.hi
-  FROM _session s JOIN _lineage l ON l.session = s.id JOIN _event e ON e.session = l.owner AND e.seq < l.hi;
+-- `span` is 1 but for a run of chunks that was thinned: it stands for so many seqs, and the next event follows them.
+CREATE VIEW event(session_id, seq, type, time, data, source_event_seqs, surface_op, part, span) AS
+  SELECT s.name, e.seq, e.type, e.time, e.data, e.source, e.op, l.hi, e.span
+  FROM _session s JOIN _lineage l ON l.session = s.id JOIN _entry e ON e.session = l.owner AND e.seq < l.hi;
 
-CREATE VIEW driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op) AS
-  -- never has rows; takes the appends of a session's driver (PE-72, PE-74)
-  SELECT NULL, session_id, seq, type, time, data, source_event_seqs, surface_op FROM event WHERE false;
+CREATE VIEW driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op, pieces) AS
+  -- never has rows; takes the appends of a session's driver (PE-72, PE-74). `pieces` are text to be stored once: a JSON
+  -- array of [after so many characters of data, text].
+  SELECT NULL, session_id, seq, type, time, data, source_event_seqs, surface_op, NULL FROM event WHERE false;
+
+-- Never have rows either; each takes a rewriting of stored events that leaves the log what it is (docs/spec/persistence.md).
+CREATE VIEW packing(session_id, seq, data, pieces, whole) AS  -- pieces: JSON array of [at, block, start, size]
+  SELECT session_id, seq, data, NULL, data FROM event WHERE false;
+CREATE VIEW packed_block(id, session_id, bytes, body) AS  -- without a session: text that several events share
+  SELECT b.id, s.name, length(CAST(b.body AS BLOB)), NULL FROM _block b LEFT JOIN _session s ON s.id = b.session;
+CREATE VIEW packed_event(session_id, seq) AS
+  SELECT s.name, e.seq FROM _session s JOIN _event e ON e.session = s.id AND e.cut IS NOT NULL;
+CREATE VIEW unpacking(session_id) AS SELECT NULL WHERE false;
+CREATE VIEW thinning(session_id, first, last) AS SELECT session_id, seq, seq FROM event WHERE false;
+CREATE VIEW redaction(session_id, seq, at, data) AS  -- has the events that were redacted; data is what is to stay
+  SELECT s.name, r.seq, r.at, NULL FROM _redaction r JOIN _session s ON s.id = r.session;
 
 CREATE VIEW lineage(session_id, owner_id, last) AS  -- whose events a session's log is made of, up to which seq
   SELECT s.name, o.name, l.hi - 1 FROM _session s JOIN _lineage l ON l.session = s.id JOIN _session o ON o.id = l.owner;
@@ -184,18 +249,18 @@ CREATE VIEW _node(session, owner, seq, ord, event, died) AS
 -- it has still, or replaced after the fork, but for those that a later owner replaced. What was replaced is not read.
 CREATE VIEW surface(session_id, position, seq, type, data) AS  -- the nodes the model sees, by position
   SELECT s.name, v.ord, v.seq, e.type, e.data  -- type and data are NULL where the event is gone: a damaged log (PE-32)
-  FROM _session s JOIN _surface v ON v.session = s.id AND v.died IS NULL LEFT JOIN _event e ON e.id = v.event
+  FROM _session s JOIN _surface v ON v.session = s.id AND v.died IS NULL LEFT JOIN _entry e ON e.id = v.event
   UNION ALL
   SELECT s.name, v.ord, v.seq, e.type, e.data
   FROM _session s JOIN _lineage l ON l.session = s.id AND l.owner <> s.id JOIN _session o ON o.id = l.owner
-    JOIN _surface v ON v.session = l.owner AND v.died IS NULL AND v.seq < l.hi LEFT JOIN _event e ON e.id = v.event
+    JOIN _surface v ON v.session = l.owner AND v.died IS NULL AND v.seq < l.hi LEFT JOIN _entry e ON e.id = v.event
   WHERE +v.seq >= o.start AND NOT EXISTS (
     SELECT 1 FROM _lineage k JOIN _surface d ON d.session = k.owner AND d.seq = v.seq AND d.died < k.hi
     WHERE k.session = s.id AND k.hi > l.hi)
   UNION ALL
   SELECT s.name, v.ord, v.seq, e.type, e.data
   FROM _session s JOIN _lineage l ON l.session = s.id AND l.owner <> s.id JOIN _session o ON o.id = l.owner
-    JOIN _surface v ON v.session = l.owner AND v.died >= l.hi AND +v.seq < l.hi LEFT JOIN _event e ON e.id = v.event
+    JOIN _surface v ON v.session = l.owner AND v.died >= l.hi AND +v.seq < l.hi LEFT JOIN _entry e ON e.id = v.event
   WHERE +v.seq >= o.start AND NOT EXISTS (
     SELECT 1 FROM _lineage k JOIN _surface d ON d.session = k.owner AND d.seq = v.seq AND d.died < k.hi
     WHERE k.session = s.id AND k.hi > l.hi);
@@ -230,8 +295,9 @@ CREATE VIEW step(session_id, turn, step, start_seq, end_seq, started_at, ended_a
 
 CREATE VIEW tool_call(session_id, turn, step, call_id, name, arguments, seq, result_seq, is_error, error_code, content,
     ms) AS  -- a call and its result share a step, and a fork ends at a turn's end, so both have one owner
-  SELECT s.name, c.data ->> 'turn', c.data ->> 'step', c.data ->> 'callId', c.data ->> 'name', c.data ->> 'arguments',
-    c.seq, r.seq, r.data ->> 'isError', r.data ->> '$.error.code', r.data -> 'content', r.time - c.time
+  SELECT s.name, c.data ->> 'turn', c.data ->> 'step', c.data ->> 'callId', c.data ->> 'name',
+    (SELECT x.data ->> 'arguments' FROM _entry x WHERE x.id = c.id), c.seq, r.seq, r.data ->> 'isError',
+    r.data ->> '$.error.code', (SELECT x.data -> 'content' FROM _entry x WHERE x.id = r.id), r.time - c.time
   FROM _session s JOIN _landmark c ON c.session = s.id AND c.type = 'tool/call'
   LEFT JOIN _event r ON r.session = c.owner AND r.type IN ('tool/call', 'tool/result') AND r.type = 'tool/result'
     AND r.data ->> 'callId' = c.data ->> 'callId' AND r.op = '"append"'
@@ -273,7 +339,7 @@ CREATE VIEW usage(session_id, turn, step, start_seq, provider, model, input_toke
      ORDER BY a.seq DESC LIMIT 1));
 
 CREATE VIEW request_header(session_id, seq, header, reason) AS
-  SELECT s.name, h.seq, h.data -> 'header', h.data ->> 'reason'
+  SELECT s.name, h.seq, (SELECT x.data -> 'header' FROM _entry x WHERE x.id = h.id), h.data ->> 'reason'
   FROM _session s JOIN _landmark h ON h.session = s.id AND h.type = 'request/header';
 
 CREATE VIEW todo(session_id, position, status, content) AS  -- the current list (SE-60)
@@ -291,7 +357,8 @@ CREATE VIEW title(session_id, title, origin) AS
     SELECT s.name,
       (SELECT t.data ->> 'title' FROM _landmark t WHERE t.session = s.id AND t.type = 'session/title'
          AND json_type(t.data, '$.title') = 'text' ORDER BY t.part DESC, t.seq DESC LIMIT 1) AS given,
-      (SELECT coalesce(p.data ->> '$.envelope.displayContent[0].text', p.data ->> '$.content[0].text')
+      (SELECT (SELECT coalesce(x.data ->> '$.envelope.displayContent[0].text', x.data ->> '$.content[0].text')
+          FROM _entry x WHERE x.id = p.id)
        FROM _landmark p WHERE p.session = s.id AND p.type = 'user/message' AND p.data ->> '$.source.kind' = 'user'
        ORDER BY p.part, p.seq LIMIT 1) AS prompt
     FROM _session s
@@ -397,7 +464,7 @@ CREATE VIEW search_document(id, session_id, seq, type, time, text) AS  -- what a
           (VALUES ('error', 'message'), ('error', 'code'), ('rejected', 'reason'))
       ) ORDER BY block, place
     ) WHERE part <> '') AS text
-  FROM _event e JOIN _session s ON s.id = e.session
+  FROM _entry e JOIN _session s ON s.id = e.session
   WHERE e.type <> 'assistant/chunk' AND e.type IN ('user/message', 'assistant/message', 'steering/message',
     'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end')) WHERE text IS NOT NULL;
 
@@ -405,7 +472,7 @@ CREATE VIEW search_document(id, session_id, seq, type, time, text) AS  -- what a
 -- text itself, puts spaces between CJK characters and adds the words of camelCase names.
 CREATE VIEW _search_source(id, text, tags) AS
   SELECT e.id, segment(e.type, e.data), search_tags(e.type, e.data, s.name, s.cwd, s.source)
-  FROM _event e JOIN _session s ON s.id = e.session
+  FROM _entry e JOIN _session s ON s.id = e.session
   WHERE e.type <> 'assistant/chunk' AND e.type IN ('user/message', 'assistant/message', 'steering/message',
     'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end');
 CREATE VIRTUAL TABLE search USING fts5(text, tags, content = '_search_source', content_rowid = 'id',
@@ -413,343 +480,3 @@ CREATE VIRTUAL TABLE search USING fts5(text, tags, content = '_search_source', c
 -- The indexed words and how many documents have each: `conf*` is looked up here, a tenth of what FTS5 takes to merge
 -- the lists of every word that begins so.
 CREATE VIRTUAL TABLE search_word USING fts5vocab(search, row);
-
--------------------------------------------------------------------------------------------------- 3. rules
-
----------------------------------------------------------------------------------- creating and deleting sessions
-
-CREATE TRIGGER session_insert INSTEAD OF INSERT ON session BEGIN
-  SELECT RAISE(ABORT, 'HEADER_INVALID') WHERE                                                         -- SE-53, PE-2
-    typeof(new.id) <> 'text' OR new.id = '' OR coalesce(new.version, 0) IS NOT 0
-    OR (new.created_at IS NOT NULL
-        AND (typeof(new.created_at) <> 'integer' OR new.created_at NOT BETWEEN 0 AND 9007199254740991))
-    OR (new.cwd IS NOT NULL AND NOT (typeof(new.cwd) = 'text' AND (new.cwd GLOB '/*' OR new.cwd GLOB '[A-Za-z]:*')))
-    OR (new.parent_session IS NOT NULL AND (typeof(new.parent_session) <> 'text' OR new.parent_session = ''))
-    OR (new.seed_length IS NOT NULL AND (typeof(new.seed_length) <> 'integer' OR new.seed_length < 0))
-    OR (new.delegation_depth IS NOT NULL AND (typeof(new.delegation_depth) <> 'integer' OR new.delegation_depth < 0))
-    OR (new.source IS NOT NULL AND (typeof(new.source) <> 'text' OR new.source = ''))
-    OR (new.incarnation IS NOT NULL AND (typeof(new.incarnation) <> 'text' OR new.incarnation = ''));
-  SELECT RAISE(ABORT, 'SESSION_ALREADY_EXISTS') WHERE EXISTS (SELECT 1 FROM _session WHERE name = new.id);
-  INSERT INTO _session(name, created_at, cwd, parent, seed_length, delegation_depth, incarnation, updated_at, source)
-    SELECT new.id, t.at, new.cwd, new.parent_session, new.seed_length, coalesce(new.delegation_depth, 0),
-      coalesce(new.incarnation, lower(hex(randomblob(16)))), t.at, new.source
-    FROM (SELECT coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) AS at) t;
-  INSERT INTO _lineage SELECT id, 9223372036854775807, id FROM _session WHERE name = new.id;
-END;
-
-CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                                            -- SE-55, SE-56
-  SELECT RAISE(ABORT, 'HEADER_INVALID') WHERE typeof(new.id) <> 'text' OR new.id = ''
-    OR (new.created_at IS NOT NULL
-        AND (typeof(new.created_at) <> 'integer' OR new.created_at NOT BETWEEN 0 AND 9007199254740991))
-    OR (new.cwd IS NOT NULL AND NOT (typeof(new.cwd) = 'text' AND (new.cwd GLOB '/*' OR new.cwd GLOB '[A-Za-z]:*')));
-  SELECT RAISE(ABORT, 'SESSION_ALREADY_EXISTS') WHERE EXISTS (SELECT 1 FROM _session WHERE name = new.id);
-  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.parent_session);
-  SELECT RAISE(ABORT, 'INVALID_BOUNDARY') WHERE typeof(new.boundary) <> 'integer'
-    OR NOT EXISTS (SELECT 1 FROM event WHERE session_id = new.parent_session AND seq = new.boundary);
-  SELECT RAISE(ABORT, 'OPEN_TURN') WHERE NOT EXISTS
-    (SELECT 1 FROM event WHERE session_id = new.parent_session AND seq = new.boundary AND type = 'turn/end');
-  INSERT INTO _session(name, created_at, cwd, parent, seed_length, delegation_depth, incarnation, start, turns,
-      generation, updated_at)
-    SELECT new.id, coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
-      coalesce(new.cwd, p.cwd), p.name, new.boundary + 1, 0, lower(hex(randomblob(16))), new.boundary + 1,
-      b.data ->> 'turn', 0, b.time
-    FROM _session p JOIN event b ON b.session_id = p.name AND b.seq = new.boundary WHERE p.name = new.parent_session;
-  -- Owners are taken over as far as they reach below the boundary. An owner's own events begin where the ancestor
-  -- before it ends, so the first lineage row whose hi passes the boundary is the boundary's writer, cut there.
-  INSERT INTO _lineage SELECT c.id, min(l.hi, new.boundary + 1), l.owner
-    FROM _session c, _session p JOIN _lineage l ON l.session = p.id
-    WHERE c.name = new.id AND p.name = new.parent_session
-      AND coalesce((SELECT max(e.hi) FROM _lineage e WHERE e.session = l.session AND e.hi < l.hi), 0) <= new.boundary;
-  INSERT INTO _lineage SELECT id, 9223372036854775807, id FROM _session WHERE name = new.id;
-  -- Of the writer's replacements those count that the child sees too; a replacement is a node not in its own place.
-  UPDATE _session SET generation =
-      (SELECT w.generation - (SELECT count(*) FROM _surface v
-                              WHERE v.session = w.id AND v.seq > new.boundary AND v.ord <> v.seq)
-       FROM _lineage l JOIN _session w ON w.id = l.owner WHERE l.session = _session.id AND l.hi = new.boundary + 1)
-    WHERE name = new.id;
-END;
-
-CREATE TRIGGER session_update INSTEAD OF UPDATE ON session BEGIN               -- the user's marks may change, no more
-  SELECT RAISE(ABORT, 'SESSION_IMMUTABLE') WHERE
-    (new.id, new.version, new.created_at, new.cwd, new.parent_session, new.seed_length, new.delegation_depth,
-      new.incarnation, new.revision, new.length, new.replace_generation, new.turns, new.steps, new.open_turn,
-      new.open_step, new.updated_at, new.source) IS NOT
-    (old.id, old.version, old.created_at, old.cwd, old.parent_session, old.seed_length, old.delegation_depth,
-      old.incarnation, old.revision, old.length, old.replace_generation, old.turns, old.steps, old.open_turn,
-      old.open_step, old.updated_at, old.source)
-    OR typeof(new.pinned) NOT IN ('null', 'integer') OR typeof(new.hidden) NOT IN ('null', 'integer');
-  UPDATE _session SET pinned = new.pinned, hidden = new.hidden WHERE name = old.id;
-  UPDATE _store SET generation = generation + 1 WHERE new.hidden IS NOT old.hidden;
-END;
-
-CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
-  SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _lease l JOIN _session s ON s.id = l.session WHERE s.name = old.id;
-  SELECT RAISE(ABORT, 'SESSION_HAS_FORKS') FROM _session s JOIN _lineage l ON l.owner = s.id AND l.session <> s.id
-    WHERE s.name = old.id;
-  INSERT INTO search(search, rowid, text, tags) SELECT 'delete', d.id, d.text, d.tags FROM _search_source d
-    WHERE d.id IN (SELECT e.id FROM _event e JOIN _session s ON s.id = e.session JOIN _store t
-                   WHERE s.name = old.id AND e.id <= t.indexed);
-  DELETE FROM _inbox WHERE session = (SELECT id FROM _session WHERE name = old.id);
-  DELETE FROM _surface WHERE session = (SELECT id FROM _session WHERE name = old.id);
-  DELETE FROM _lineage WHERE session = (SELECT id FROM _session WHERE name = old.id);
-  UPDATE _session SET start = -1 WHERE name = old.id;                       -- lets the guard below pass
-  DELETE FROM _event WHERE session = (SELECT id FROM _session WHERE name = old.id);
-  DELETE FROM _session WHERE name = old.id;
-  UPDATE _store SET generation = generation + 1,
-    indexed = min(indexed, (SELECT coalesce(max(id), 0) FROM _event));      -- ids above it may come again
-END;
-
------------------------------------------------------------------------------------------------------- appending
-
--- A driven session takes events from the holder of its lease alone, one that nobody drives from anybody: a driver that
--- was put aside is told at its next write, whatever the new one has written by then.
-CREATE TRIGGER driver_event_insert INSTEAD OF INSERT ON driver_event BEGIN
-  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
-  SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _session s WHERE s.name = new.session_id
-    AND new.holder IS NOT (SELECT l.holder FROM _lease l WHERE l.session = s.id);
-  INSERT INTO _event(session, seq, type, time, data, source, op)
-    SELECT id, coalesce(new.seq, (SELECT l.length FROM _length l WHERE l.session = id)), new.type,
-      coalesce(new.time, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)), new.data,
-      new.source_event_seqs, new.surface_op
-    FROM _session WHERE name = new.session_id;
-END;
-CREATE TRIGGER event_insert INSTEAD OF INSERT ON event BEGIN
-  INSERT INTO driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op)
-    VALUES (NULL, new.session_id, new.seq, new.type, new.time, new.data, new.source_event_seqs, new.surface_op);
-END;
-CREATE TRIGGER event_update INSTEAD OF UPDATE ON event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
-CREATE TRIGGER event_delete INSTEAD OF DELETE ON event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
-
--- The checks stand on the table itself, so that no way of inserting goes round them. They are two triggers, not nine:
--- asking each of nine for its WHEN made an append a tenth slower. SQLite runs the triggers of a moment from the last
--- created to the first, so what every event must obey stands last and is asked first.
-
-CREATE TRIGGER _event_kinds BEFORE INSERT ON _event WHEN new.type <> 'assistant/chunk' BEGIN
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op <> '"append"' AND (                                       -- SE-12
-    json_valid(new.op) IS NOT 1 OR json_type(new.op) <> 'object'
-    OR (SELECT count(*) FROM json_each(new.op)) <> 3 OR new.op ->> 'op' IS NOT 'replace'
-    OR json_type(new.op, '$.start') IS NOT 'integer' OR json_type(new.op, '$.end') IS NOT 'integer');
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op IS NOT NULL AND (             -- SE-5: a list of blocks, or no message
-    json_type(new.data, '$.content') IS NOT 'array'
-    OR EXISTS (SELECT 1 FROM (SELECT iif(type = 'object', value, '{}') AS block FROM json_each(new.data, '$.content'))
-      WHERE CASE block ->> 'type' WHEN 'text' THEN json_type(block, '$.text')
-        WHEN 'reasoning' THEN json_type(block, '$.text')
-        WHEN 'tool-call' THEN iif(json_type(block, '$.id') = 'text' AND json_type(block, '$.name') = 'text',
-          json_type(block, '$.arguments'), NULL)
-        WHEN 'tool-result' THEN iif(json_type(block, '$.content') = 'array', json_type(block, '$.toolCallId'), NULL)
-        ELSE json_type(block, '$.type') END IS NOT 'text'));
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.source IS NOT NULL AND (                                     -- SE-13
-    json_valid(new.source) IS NOT 1 OR json_type(new.source) <> 'array'
-    OR (json_array_length(new.source) = 0 AND new.type <> 'assistant/message'));
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM (
-    SELECT count(*) <> count(DISTINCT j.value) AS repeats, total(j.type <> 'integer' OR j.value < 0 OR j.value >= new.seq) AS bad
-    FROM json_each(new.source) j) WHERE repeats OR bad;
-  SELECT RAISE(ABORT, 'INVARIANT') WHERE new.type = 'tool/result' AND new.op = '"append"'                       -- SE-44
-    AND new.data ->> '$.error.code' IS NOT 'TOOL_NOT_STARTED' AND NOT EXISTS (
-      SELECT 1 FROM _event c WHERE c.session = new.session AND c.type IN ('tool/call', 'tool/result') AND c.type = 'tool/call'
-        AND c.data ->> 'callId' = new.data ->> 'callId' AND c.data ->> 'step' = new.data ->> 'step'
-        AND c.data ->> 'turn' = new.data ->> 'turn');
-  SELECT RAISE(ABORT, 'INVARIANT') WHERE new.type = 'turn/end' AND new.data ->> '$.reason.kind' = 'aborted'     -- SE-51
-    AND new.data -> 'reason' <> '{"kind":"aborted"}';
-  SELECT RAISE(ABORT, 'INVARIANT') WHERE new.type = 'assistant/message' AND (                                   -- SE-51
-    json_type(new.data, '$.provenance.provider') IS NOT 'text' OR json_type(new.data, '$.provenance.model') IS NOT 'text'
-    OR new.data ->> '$.provenance.provider' = '' OR new.data ->> '$.provenance.model' = '');
-  SELECT RAISE(ABORT, 'HEADER_INVALID') WHERE new.type = 'request/header' AND (                                 -- SE-51
-    coalesce(new.data ->> '$.header.config.provider', '') = ''
-    OR coalesce(new.data ->> '$.header.config.model', '') = '' OR new.data ->> '$.header.config.reasoningEffort' = ''
-    OR json_type(new.data, '$.header.config.provider') <> 'text' OR json_type(new.data, '$.header.config.model') <> 'text'
-    OR json_type(new.data, '$.header.config.reasoningEffort') <> 'text');
-  SELECT RAISE(ABORT, 'LEGACY_EVENT') WHERE new.type IN ('request/header-delta', 'mode/set')                    -- SE-9
-    OR (new.type = 'request/header' AND new.data ->> 'reason' = 'fallback');
-END;
-
--- The id test is for INSERT OR REPLACE, which deletes the row in its way without firing a DELETE trigger. An id that
--- SQLite is left to choose is -1 here; nobody may choose one like it (_event_appended).
-CREATE TRIGGER _event_rules BEFORE INSERT ON _event BEGIN
-  SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.seq IS NOT (SELECT length FROM _length WHERE session = new.session)  -- PE-3
-    OR (new.id > 0 AND EXISTS (SELECT 1 FROM _event WHERE id = new.id));
-  SELECT RAISE(ABORT, 'EVENT_NOT_JSON') WHERE json_valid(new.data) IS NOT 1 OR new.type = '' OR new.time < 0;    -- SE-2
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE                                                                   -- SE-5
-    (new.type IN ('user/message', 'assistant/message', 'tool/result', 'steering/message')) IS NOT (new.op IS NOT NULL)
-    OR (new.op IS NULL AND new.source IS NOT NULL);
-  -- Numbers are compared as JSON text: as values, 1 would equal "1" and true.
-  SELECT RAISE(ABORT, 'INVARIANT') FROM _session s WHERE s.id = new.session AND NOT CASE          -- SE-40 to 43, SE-46
-    WHEN new.type = 'assistant/chunk' OR new.type IN ('assistant/message', 'tool/call', 'step/end')
-        OR (new.type = 'tool/result' AND new.op = '"append"')
-      THEN s.open_step IS NOT NULL
-        AND new.data -> 'turn' IS (s.open_turn || '') AND new.data -> 'step' IS (s.open_step || '')
-    WHEN new.type = 'turn/start' THEN s.open_turn IS NULL AND new.data -> 'turn' IS ((s.turns + 1) || '')
-    WHEN new.type = 'turn/end'
-      THEN s.open_turn IS NOT NULL AND s.open_step IS NULL AND new.data -> 'turn' IS (s.open_turn || '')
-    WHEN new.type = 'step/start'
-      THEN s.open_turn IS NOT NULL AND s.open_step IS NULL
-        AND new.data -> 'turn' IS (s.open_turn || '') AND new.data -> 'step' IS ((s.steps + 1) || '')
-    ELSE s.open_turn IS NOT NULL END;
-END;
-
-CREATE TRIGGER _event_immutable BEFORE UPDATE ON _event BEGIN SELECT RAISE(ABORT, 'EVENT_IMMUTABLE'); END;
-CREATE TRIGGER _event_kept BEFORE DELETE ON _event BEGIN
-  SELECT RAISE(ABORT, 'EVENT_IMMUTABLE') FROM _session WHERE id = old.session AND start >= 0; END;
-
--- A session's own nodes are found by index; for those it inherited its lineage is read from the first removed on, since
--- no node's place (ord) is later than its seq. What is removed gets its `died`, an inherited node in a row of its own.
-CREATE TRIGGER _placed_insert INSTEAD OF INSERT ON _placed BEGIN
-  INSERT INTO _surface(session, seq, ord, event, died)
-    SELECT new.session, v.seq, v.ord, v.event, new.seq
-    FROM (SELECT (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start') AS low,
-            (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end') AS high) r
-      CROSS JOIN _node v ON v.session = new.session AND v.owner <> new.session AND v.seq >= r.low
-    WHERE new.op <> '"append"' AND v.died IS NULL AND v.ord BETWEEN r.low AND r.high;
-  UPDATE _surface SET died = new.seq WHERE new.op <> '"append"' AND session = new.session AND died IS NULL
-    AND ord >= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
-    AND ord <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end');
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op <> '"append"'
-    AND NOT EXISTS (SELECT 1 FROM _surface WHERE session = new.session AND died = new.seq);
-  INSERT INTO _surface(session, seq, ord, event) VALUES (new.session, new.seq,
-    iif(new.op = '"append"', new.seq, (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start')),
-    new.id);
-END;
-CREATE TRIGGER _event_replaced AFTER INSERT ON _event WHEN new.op <> '"append"' BEGIN
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE (                                                          -- SE-11, SE-12
-    (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'start' AND died IS NULL)
-    <= (SELECT ord FROM _node WHERE session = new.session AND seq = new.op ->> 'end' AND died IS NULL)) IS NOT 1;
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM _event e WHERE new.type = 'tool/result'                           -- SE-15
-    AND e.id = (SELECT event FROM _node WHERE session = new.session AND seq = new.op ->> 'start')
-    AND (e.type <> 'tool/result' OR new.op ->> 'start' <> new.op ->> 'end'
-      OR EXISTS (SELECT fullkey, type, atom FROM json_tree(json_remove(e.data, '$.content'))
-                 EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content')))
-      OR EXISTS (SELECT fullkey, type, atom FROM json_tree(json_remove(new.data, '$.content'))
-                 EXCEPT SELECT fullkey, type, atom FROM json_tree(json_remove(e.data, '$.content'))));
-  INSERT INTO _placed VALUES (new.session, new.seq, new.op, new.id);
-  SELECT RAISE(ABORT, 'SURFACE_INVALID') FROM _surface WHERE session = new.session AND died = new.seq           -- SE-14
-    AND seq NOT IN (SELECT value FROM json_each(coalesce(new.source, '[]')));
-  UPDATE _session SET generation = generation + 1 WHERE id = new.session;                                       -- SE-16
-END;
-CREATE TRIGGER _event_appended AFTER INSERT ON _event BEGIN
-  SELECT RAISE(ABORT, 'SEQ_MISMATCH') WHERE new.id < 1;
-  INSERT INTO _surface(session, seq, ord, event)                                                                -- SE-10
-    SELECT new.session, new.seq, new.seq, new.id WHERE new.op = '"append"';
-  UPDATE _session SET updated_at = new.time,
-    turns = turns + (new.type = 'turn/start'),
-    steps = CASE new.type WHEN 'turn/start' THEN 0 WHEN 'step/start' THEN steps + 1 ELSE steps END,
-    open_turn = CASE new.type WHEN 'turn/start' THEN turns + 1 WHEN 'turn/end' THEN NULL ELSE open_turn END,
-    open_step = CASE new.type WHEN 'step/start' THEN steps + 1 WHEN 'step/end' THEN NULL ELSE open_step END
-  WHERE id = new.session AND new.type IN ('turn/start', 'turn/end', 'step/start', 'step/end');
-END;
-
----------------------------------------------------------------------------------- leases, inbox, settings, index
-
-CREATE TRIGGER lease_insert INSTEAD OF INSERT ON lease BEGIN                        -- claim, take over, heartbeat (PE-73)
-  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
-  SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _lease l JOIN _session s ON s.id = l.session
-    WHERE s.name = new.session_id AND l.holder <> new.holder AND l.holder IS NOT new.replaces;
-  INSERT OR REPLACE INTO _lease(session, holder, pid, boot_id, process_start, heartbeat, since)
-    SELECT id, new.holder, new.pid, new.boot_id, new.process_start, new.heartbeat,
-      coalesce((SELECT l.since FROM _lease l WHERE l.session = s.id AND l.holder = new.holder), new.heartbeat)
-    FROM _session s WHERE s.name = new.session_id;
-END;
-CREATE TRIGGER lease_update INSTEAD OF UPDATE ON lease BEGIN SELECT RAISE(ABORT, 'SESSION_LEASED'); END;
-CREATE TRIGGER lease_delete INSTEAD OF DELETE ON lease BEGIN
-  DELETE FROM _lease WHERE holder = old.holder AND session = (SELECT id FROM _session WHERE name = old.session_id);
-END;
-
--- Anybody may leave a message; it is its session's driver that takes it, in the transaction of the event it becomes.
-CREATE TRIGGER inbox_insert INSTEAD OF INSERT ON inbox BEGIN
-  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
-  SELECT RAISE(ABORT, 'INPUT_INVALID') WHERE typeof(new.message_id) <> 'text' OR new.message_id = ''                 -- AL-9
-    OR new.route IS NULL OR new.route NOT IN ('followup', 'queue', 'steer', 'inject', 'cancel')
-    OR (new.route IN ('inject', 'cancel') AND coalesce(new.contexts, '[]') <> '[]');
-  SELECT RAISE(ABORT, 'INPUT_NOT_JSON') WHERE json_valid(new.content) IS NOT 1 OR json_valid(new.source) IS NOT 1    -- AL-1
-    OR json_valid(coalesce(new.contexts, '[]')) IS NOT 1 OR json_valid(coalesce(new.meta, 'null')) IS NOT 1;
-  SELECT RAISE(ABORT, 'INPUT_INVALID') WHERE json_type(new.content) <> 'array'
-    OR json_type(new.source, '$.kind') IS NOT 'text' OR json_type(coalesce(new.contexts, '[]')) <> 'array'
-    OR EXISTS (SELECT 1 FROM json_each(new.content) b
-               WHERE b.type <> 'object' OR json_type(iif(b.type = 'object', b.value, '{}'), '$.type') IS NOT 'text')
-    OR EXISTS (SELECT 1 FROM json_each(coalesce(new.contexts, '[]')) c
-               WHERE c.type <> 'object' OR json_type(iif(c.type = 'object', c.value, '{}'), '$.content') IS NOT 'array'
-                 OR json_type(iif(c.type = 'object', c.value, '{}'), '$.source.kind') IS NOT 'text');
-  INSERT INTO _inbox(session, message, route, content, source, contexts, meta, sent_at)
-    SELECT id, new.message_id, new.route, new.content, new.source, coalesce(new.contexts, '[]'), new.meta,
-      coalesce(new.sent_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER))
-    FROM _session WHERE name = new.session_id;
-END;
-CREATE TRIGGER inbox_update INSTEAD OF UPDATE ON inbox BEGIN SELECT RAISE(ABORT, 'INPUT_INVALID'); END;
-CREATE TRIGGER inbox_delete INSTEAD OF DELETE ON inbox BEGIN DELETE FROM _inbox WHERE id = old.position; END;
-
-CREATE TRIGGER setting_insert INSTEAD OF INSERT ON setting BEGIN
-  INSERT OR REPLACE INTO _setting VALUES (new.key, new.value);
-END;
-CREATE TRIGGER setting_delete INSTEAD OF DELETE ON setting BEGIN DELETE FROM _setting WHERE key = old.key; END;
-
-CREATE TRIGGER cache_insert INSTEAD OF INSERT ON cache BEGIN
-  INSERT OR REPLACE INTO _cache VALUES (new.key, new.value);
-END;
-CREATE TRIGGER cache_delete INSTEAD OF DELETE ON cache BEGIN DELETE FROM _cache WHERE key = old.key; END;
-
-CREATE TRIGGER trusted_folder_insert INSTEAD OF INSERT ON trusted_folder BEGIN
-  INSERT OR IGNORE INTO _trust VALUES (new.folder, new.trusted_at);
-END;
-CREATE TRIGGER trusted_folder_delete INSTEAD OF DELETE ON trusted_folder BEGIN
-  DELETE FROM _trust WHERE folder = old.folder;
-END;
-
-CREATE TRIGGER import_source_insert INSTEAD OF INSERT ON import_source BEGIN
-  INSERT OR REPLACE INTO _import VALUES (new.tool, new.path, new.stamp, new.state, new.imported_at);
-END;
-CREATE TRIGGER import_source_delete INSTEAD OF DELETE ON import_source BEGIN
-  DELETE FROM _import WHERE tool = old.tool AND path = old.path;
-END;
-
-CREATE TRIGGER saved_query_insert INSTEAD OF INSERT ON saved_query BEGIN
-  INSERT OR REPLACE INTO _query VALUES (new.name, new.sql, new.about, new.saved_at);
-END;
-CREATE TRIGGER saved_query_delete INSTEAD OF DELETE ON saved_query BEGIN DELETE FROM _query WHERE name = old.name; END;
-
--- What the triggers of _event have kept of a session, from its events again; with NULL the index is emptied, and follows
--- the log from its beginning. A fork reads its parent's surface, so parents come first.
-CREATE TRIGGER rebuild_insert INSTEAD OF INSERT ON rebuild WHEN new.session_id IS NOT NULL BEGIN
-  SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.session_id);
-  DELETE FROM _surface WHERE session = (SELECT id FROM _session WHERE name = new.session_id);
-  INSERT INTO _placed SELECT e.session, e.seq, e.op, e.id FROM _event e
-    WHERE e.session = (SELECT id FROM _session WHERE name = new.session_id) AND e.op IS NOT NULL
-      AND e.type <> 'assistant/chunk' ORDER BY e.seq;
-  UPDATE _session SET
-    generation =
-      coalesce((SELECT w.generation - (SELECT count(*) FROM _surface v
-                                       WHERE v.session = w.id AND v.seq >= _session.start AND v.ord <> v.seq)
-                FROM _lineage l JOIN _session w ON w.id = l.owner
-                WHERE l.session = _session.id AND l.hi = _session.start), 0)
-      + (SELECT count(*) FROM _surface v WHERE v.session = _session.id AND v.seq >= start AND v.ord <> v.seq),
-    turns =
-      coalesce((SELECT b.data ->> 'turn' FROM _landmark b WHERE b.session = _session.id AND b.seq = start - 1), 0)
-      + (SELECT count(*) FROM _event e
-         WHERE e.session = _session.id AND e.type = 'turn/start' AND e.type <> 'assistant/chunk'),
-    steps = (SELECT count(*) FROM _event e
-             WHERE e.session = _session.id AND e.type = 'step/start' AND e.type <> 'assistant/chunk' AND e.seq >
-               coalesce((SELECT max(t.seq) FROM _event t WHERE t.session = _session.id AND t.type = 'turn/start'
-                           AND t.type <> 'assistant/chunk'), -1)),
-    open_turn = NULL, open_step = NULL,
-    updated_at = coalesce(
-      (SELECT e.time FROM _event e WHERE e.session = _session.id AND e.type <> 'assistant/chunk'
-         AND e.type IN ('turn/start', 'turn/end', 'step/start', 'step/end') ORDER BY e.seq DESC LIMIT 1),
-      (SELECT b.time FROM _landmark b WHERE b.session = _session.id AND b.seq = start - 1), created_at)
-  WHERE name = new.session_id;
-  UPDATE _session SET
-    open_turn = iif('turn/start' = (SELECT e.type FROM _event e WHERE e.session = _session.id
-      AND e.type <> 'assistant/chunk' AND e.type IN ('turn/start', 'turn/end') ORDER BY e.seq DESC LIMIT 1), turns, NULL),
-    open_step = iif('step/start' = (SELECT e.type FROM _event e WHERE e.session = _session.id
-      AND e.type <> 'assistant/chunk' AND e.type IN ('step/start', 'step/end') ORDER BY e.seq DESC LIMIT 1), steps, NULL)
-  WHERE name = new.session_id;
-END;
-CREATE TRIGGER rebuild_index INSTEAD OF INSERT ON rebuild WHEN new.session_id IS NULL BEGIN
-  INSERT INTO search(search) VALUES ('delete-all');
-  UPDATE _store SET indexed = 0;
-END;
-
--- Indexing follows the log by watermark, at the end of each turn and before each search: a document costs 12 us there
--- against several times that inside the append, a stock shell can append, and a missed run repairs itself.
-CREATE TRIGGER store_update INSTEAD OF UPDATE OF search_indexed ON store BEGIN
-  INSERT INTO search(rowid, text, tags) SELECT id, text, tags FROM _search_source
-    WHERE id > (SELECT indexed FROM _store) AND id <= new.search_indexed;
-  UPDATE _store SET indexed = max(indexed, min(new.search_indexed, (SELECT coalesce(max(id), 0) FROM _event)));
-END;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any, Final, TypedDict
 
 from dsh.core.kinds import OpenKind
@@ -40,6 +41,15 @@ class Event(TypedDict, total=False):
     data: Any
     sourceEventSeqs: list[int]
     surfaceOp: Any
+
+
+def span(type: str, data: Any) -> int:
+    """How many seqs an event stands for: one, but for a run of chunks that was thinned (SE-3)."""
+    chunk = data.get("chunk") if type == "assistant/chunk" and isinstance(data, dict) else None
+    if not isinstance(chunk, dict) or chunk.get("type") != "thinned":
+        return 1
+    count = chunk.get("count")
+    return count if builtins.type(count) is int and count > 1 else 1
 
 
 ENVELOPE_KEYS: Final = frozenset({"type", "seq", "time", "data", "sourceEventSeqs", "surfaceOp"})

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from dsh import query
 from dsh.core.errors import DshError
-from dsh.core.events import SURFACE_TYPES
+from dsh.core.events import SURFACE_TYPES, span
 from dsh.core.lossless import MAX_INT, freeze, loads, same
 from dsh.store import writes
 from dsh.store.database import Database
@@ -194,6 +194,7 @@ class _Fold:
             yield "SE-2", error.message
             data = loads(text)
         fields = data if isinstance(data, dict) else {}
+        self.next = seq + span(type_, data)
         if type_ in _LEGACY or (type_ == "request/header" and fields.get("reason") == "fallback"):
             yield "SE-9", f"is of the removed kind {type_}"
         try:

@@ -4,7 +4,7 @@
 -- → length (by the last seq), events (there now), last_turn_event (the last turn/start or turn/end as "TYPE TURN"),
 --   turns, open_turn, legacy_seq (of a removed kind, or NULL), unreadable_seq (in the open turn, or NULL)
 SELECT s.length,
-  (SELECT count(*) FROM event WHERE session_id = :session),
+  (SELECT coalesce(sum(span), 0) FROM event WHERE session_id = :session),
   (SELECT iif(json_valid(data), type || ' ' || (data ->> 'turn'), type)
    FROM event WHERE session_id = :session AND type IN ('turn/start', 'turn/end')
      AND type <> 'assistant/chunk' ORDER BY part DESC, seq DESC LIMIT 1),

@@ -7,7 +7,7 @@
 --   legacy_seq (of a removed kind, or NULL), unreadable_seq (in the open turn, or NULL), lost_seq (of a node of the
 --   surface whose event is gone, or NULL)
 SELECT s.length, t.seq,
-  (SELECT count(*) FROM event e WHERE e.session_id = :session AND e.seq >= coalesce(t.seq, 0)),
+  (SELECT coalesce(sum(e.span), 0) FROM event e WHERE e.session_id = :session AND e.seq >= coalesce(t.seq, 0)),
   (SELECT iif(json_valid(e.data), e.type || ' ' || (e.data ->> 'turn'), e.type)
    FROM event e WHERE e.session_id = :session AND e.type <> 'assistant/chunk'
      AND e.type = iif(s.open_turn IS NULL, 'turn/end', 'turn/start') ORDER BY e.part DESC, e.seq DESC LIMIT 1),

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from dsh.core.errors import DshError, SessionError
-from dsh.core.events import SessionHeader
+from dsh.core.events import SessionHeader, span
 from dsh.core.lossless import MAX_INT, dumps, freeze, loads
 from dsh.session.records import check_envelope, check_header
 
@@ -189,7 +189,7 @@ class LogReader:
             record = _record(line)
             members = None if record is None else unpacked(record)
             if not hole and members is not None and _fits(members, seq):
-                seq += len(members)
+                seq = members[-1]["seq"] + span(members[-1].get("type", ""), members[-1].get("data"))
                 for member in members:
                     yield Place(number, self._own(member, number))
                 continue

@@ -11,10 +11,10 @@ from typing import Any
 
 from dsh import query
 from dsh.core.errors import DshError, SessionError
-from dsh.core.events import ENVELOPE_KEYS, Event, SessionHeader
+from dsh.core.events import ENVELOPE_KEYS, Event, SessionHeader, span
 from dsh.core.lossless import MAX_INT, freeze, loads, mend_surrogates, same
 from dsh.core.messages import Block, Message
-from dsh.store.database import Database
+from dsh.store.database import Database, Row
 
 
 def event_of(row: Iterable[Any]) -> Event:
@@ -63,6 +63,11 @@ def header_of(state: Sequence[Any]) -> SessionHeader:
     if depth:
         header["delegationDepth"] = depth
     return header
+
+
+def row_span(row: Row) -> int:
+    """How many seqs a row of the log stands for."""
+    return span(row[1], loads(row[3])) if row[1] == "assistant/chunk" and '"thinned"' in row[3] else 1
 
 
 def check_log(db: Database, id: str) -> None:

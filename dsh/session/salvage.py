@@ -16,6 +16,7 @@ from dsh.core.lossless import loads
 from dsh.kernel.config import Config
 from dsh.kernel.host import Host
 from dsh.query.check import logs
+from dsh.session.records import row_span
 from dsh.session.sessions import Sessions
 from dsh.store import writes
 from dsh.store.database import Database
@@ -45,6 +46,8 @@ def carry(old: Salvage, db: Database) -> Iterator[Carried]:
         old.refused += not _taken(_setting, db, key, value)
     for folder, at in old.folders:
         writes.trust_folder(db, folder, at)
+    for name, sql, about in old.queries:
+        writes.save_query(db, name, sql, about)
     done: dict[int, Carried] = {}
     names: set[str] = set()
     for id_, found in sorted(old.sessions.items()):
@@ -134,14 +137,15 @@ def _append(old: Salvage, db: Database, found: Found, start: int, below: int) ->
             if seq == 0:  # no header without an event
                 raise _Cut(0) from error
             break
-        following += 1
+        following += row_span((seq, type_, at, data))
     return following
 
 
 def _header(db: Database, found: Found, at: int) -> None:
     """Store the header, without the fields that came out of the damage as what no header has."""
     try:
-        writes.insert_session(db, {"createdAt": at, **found.header, "id": found.name, "version": 0})
+        header = {"createdAt": at, **found.header, "id": found.name, "version": 0}
+        writes.insert_session(db, header, source=found.source)
     except SessionError:
         found.header = {}
         writes.insert_session(db, {"createdAt": max(0, at), "id": found.name, "version": 0})

@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 from dsh import query
 from dsh.core.errors import SessionError
-from dsh.core.events import Event, SessionHeader
+from dsh.core.events import Event, SessionHeader, span
 from dsh.core.ids import new_session_id
 from dsh.core.lossless import dumps, loads
 from dsh.session import frames, jsonl
 from dsh.session.jsonl import LogReader, Place
-from dsh.session.records import check_header, check_log, header_of
+from dsh.session.records import check_header, check_log, header_of, row_span
 from dsh.store import writes
 from dsh.store.database import Database, Row
 
@@ -35,9 +35,9 @@ def stored_rows(db: Database, session: str, length: int) -> Iterator[Row]:
         for row in query.rows(db, "events_between", session=session, low=low, high=high):
             if row[0] != expected:
                 break
-            expected += 1
+            expected += row_span(row)
             yield row
-        if expected != high + 1:
+        if expected <= high:
             raise SessionError(f"event {expected} of session {session} is missing", code="LOG_CORRUPT")
 
 
@@ -143,7 +143,7 @@ class _Planted:
             code = error.code if error.code in ("LEGACY_EVENT", "LOG_CORRUPT") else "SEED_INVALID"
             text = f"event {self.length} (line {place.line}): {error.message}"
             raise SessionError(text, code=code) from error
-        self.length += 1
+        self.length += span(event["type"], event["data"])
         if self._parent is not None and self.header is not None and self.length == self.header.get("seedLength"):
             self._share(self.header, event["type"])
 

@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 
 from dsh.core.errors import DshError, SessionError, StoreError, UsageError
-from dsh.store import functions, guard, locks, migrations
+from dsh.store import functions, guard, locks, migrations, packed
 
 Row = tuple[Any, ...]
 
@@ -304,6 +304,7 @@ def _prepare(db: apsw.Connection, path: Path, busy: BusyWait, *, sealed: bool) -
     # Only functions marked innocuous run inside views and triggers: a database from elsewhere cannot call others.
     db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     functions.register(db)
+    packed.register(db)
 
     def backup(name: str) -> None:
         # A connection with a write transaction cannot be copied from, so a second one reads what is committed.
@@ -428,6 +429,8 @@ _REFUSALS = {
     "HEADER_INVALID": "the header is not valid",
     "INVARIANT": "the event is out of place in its turn or step",
     "EVENT_IMMUTABLE": "an event cannot be changed or deleted",
+    "EVENT_NOT_FOUND": "there is no such event",
+    "REWRITE_INVALID": "the stored events cannot be rewritten so",
     "SESSION_IMMUTABLE": "a session's header cannot be changed",
     "SESSION_NOT_FOUND": "there is no such session",
     "SESSION_ALREADY_EXISTS": "a session with this id exists",

@@ -74,6 +74,32 @@ MIGRATIONS: tuple[Migration, ...] = (
         CREATE TABLE _query(
           name TEXT PRIMARY KEY, sql TEXT NOT NULL, about TEXT, saved_at INTEGER NOT NULL
         ) STRICT, WITHOUT ROWID;
+        ALTER TABLE _store ADD COLUMN rewriting INTEGER;
+        ALTER TABLE _event ADD COLUMN frame INTEGER;
+        ALTER TABLE _event ADD COLUMN cut INTEGER;
+        ALTER TABLE _event ADD COLUMN span INTEGER;
+        CREATE TABLE _frame(
+          id INTEGER PRIMARY KEY, head TEXT NOT NULL, tail TEXT NOT NULL,
+          turn TEXT, step TEXT,
+          UNIQUE (head, tail)
+        ) STRICT;
+        CREATE TABLE _block(
+          id INTEGER PRIMARY KEY,
+          session INTEGER REFERENCES _session(id),
+          body ANY NOT NULL
+        ) STRICT;
+        CREATE TABLE _piece(
+          event INTEGER NOT NULL REFERENCES _event(id),
+          at INTEGER NOT NULL,
+          rest INTEGER NOT NULL,
+          block INTEGER NOT NULL REFERENCES _block(id),
+          start INTEGER NOT NULL, size INTEGER NOT NULL,
+          PRIMARY KEY (event, at)
+        ) STRICT, WITHOUT ROWID;
+        CREATE TABLE _redaction(
+          session INTEGER NOT NULL REFERENCES _session(id), seq INTEGER NOT NULL, at INTEGER NOT NULL,
+          PRIMARY KEY (session, seq)
+        ) STRICT, WITHOUT ROWID;
         INSERT INTO search(search) VALUES ('delete-all');
         UPDATE _store SET indexed = 0;
         """,
@@ -82,7 +108,9 @@ MIGRATIONS: tuple[Migration, ...] = (
 
 
 def schema_text() -> str:
-    return (Path(__file__).parent.parent / "schema.sql").read_text("utf-8")
+    """Tables and views, then the rules that stand on them."""
+    home = Path(__file__).parent.parent
+    return "\n".join((home / name).read_text("utf-8") for name in ("schema.sql", "rules.sql"))
 
 
 def run_script(db: apsw.Connection, sql: str) -> None:

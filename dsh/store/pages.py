@@ -73,8 +73,9 @@ class Pages:
             if kind != _TABLE_INNER:
                 yield from self._entries(number, kind, cells)
 
-    def strays(self) -> Iterator[Entry]:
-        """The rows of tables' leaves that no tree has led to and that are not known to be free. For the end."""
+    def strays(self, *, indexes: bool = False) -> Iterator[Entry]:
+        """The rows of leaves, of tables or also of indexes, that no tree has led to and that are not known to be free.
+        For the end."""
         for number in range(2, self.count + 1):
             if number in self._seen or number in self._free:
                 continue
@@ -82,7 +83,7 @@ class Pages:
                 kind, cells = self._cells(number)
             except _Bad:
                 continue
-            if kind == _TABLE_LEAF:
+            if kind == _TABLE_LEAF or (indexes and kind == _INDEX_LEAF):
                 yield from self._entries(number, kind, cells)
 
     # ------------------------------------------------------------------------------------------------------- pages

@@ -21,14 +21,18 @@ from typing import Any, BinaryIO
 import apsw
 
 from dsh.core.errors import StoreError
-from dsh.store import locks
+from dsh.store import locks, packed
 from dsh.store.database import publish
 from dsh.store.migrations import MIGRATIONS
 from dsh.store.pages import MAGIC, Entry, Pages, Value
 
 # Where SQLite's own locks on a file are: whoever has a database open holds a shared one on this range.
 _SHARED_LOCKS = (0x40000002, 510)
+_EVENT_COLUMNS = (8, 11)  # of an event's row, before and since texts may be stored apart from it
 _OWN = 2**63 - 1  # the `hi` of a session's own events in _lineage
+
+
+_PIECES = "SELECT at, start, size, body FROM piece JOIN block ON block.id = piece.block WHERE event = ? ORDER BY at"
 
 
 @dataclass(slots=True)
@@ -43,6 +47,7 @@ class Found:
     parent: int = 0
     pinned: int | None = None
     hidden: int | None = None
+    source: str | None = None
     length: int = 0  # as far as it is known, by the highest seq of any row that speaks of it
 
 
@@ -53,15 +58,20 @@ class Salvage:
         self.sessions: dict[int, Found] = {}
         self.settings: list[tuple[str, str]] = []
         self.folders: list[tuple[str, int]] = []
+        self.queries: list[tuple[str, str, str | None]] = []
         self.inbox: list[tuple[Value, ...]] = []
         self.bad_pages = 0
         self.refused = 0  # settings and messages that were found and then not taken, counted by who writes them
+        self._frames: dict[int, tuple[str, str]] = {}
         self._scratch = apsw.Connection(str(copy.with_name("rows.db")))
         for statement in (
             "PRAGMA journal_mode = off",
             "PRAGMA synchronous = off",
             "CREATE TABLE event(session INTEGER, seq INTEGER, type TEXT, time INTEGER, data TEXT, source TEXT, op TEXT,"
             " PRIMARY KEY (session, seq)) WITHOUT ROWID",
+            "CREATE TABLE block(id INTEGER PRIMARY KEY, body)",
+            "CREATE TABLE piece(event INTEGER, at INTEGER, rest INTEGER, block INTEGER, start INTEGER, size INTEGER,"
+            " PRIMARY KEY (event, at)) WITHOUT ROWID",
         ):
             self._scratch.execute(statement)
         pages = Pages(copy)
@@ -92,15 +102,19 @@ class Salvage:
                 code="DB_VERSION",
             )
         self._take_sessions(rows("_session"))
+        for name in ("_frame", "_block", "_piece"):
+            self._take_texts(rows(name))
         self._take_events(rows("_event"))
         waiting = {e.rowid: (e.rowid, *e.values[1:]) for e in rows("_inbox") if len(e.values) == 9}
         self.inbox = [waiting[position] for position in sorted(waiting)]
         self.settings = [(k, v) for k, v in _pairs(rows("_setting")) if isinstance(k, str) and isinstance(v, str)]
+        self.queries = list(_queries(rows("_query")))
         self.folders = [(k, v) for k, v in _pairs(rows("_trust")) if isinstance(k, str) and type(v) is int]
         names = [e.values for e in rows("sqlite_autoindex__session_1") if len(e.values) == 2]
         lineage = [e.values for e in rows("_lineage") if len(e.values) == 3 and all(type(v) is int for v in e.values)]
         known = [e.values for e in rows("sqlite_autoindex__event_1") if len(e.values) == 3]
         # What no tree leads to comes last, and gives way to what one did.
+        self._take_texts(pages.strays(indexes=True))
         strays = [e for e in self._split_strays(pages) if e.values[0] is None]
         self._take_sessions(strays)
         self._name_the_rest(names)
@@ -111,7 +125,7 @@ class Salvage:
         """Takes the events among the stray rows, and gives the others."""
         batch: list[Entry] = []
         for entry in pages.strays():
-            if len(entry.values) != 8:
+            if len(entry.values) not in _EVENT_COLUMNS:
                 yield entry
                 continue
             batch.append(entry)
@@ -123,22 +137,58 @@ class Salvage:
     def _take_sessions(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             v = entry.values
-            if not 16 <= len(v) <= 18 or not isinstance(v[1], str) or entry.rowid in self.sessions:
+            if not 16 <= len(v) <= 19 or not isinstance(v[1], str) or entry.rowid in self.sessions:
                 continue
             fields = {"createdAt": v[3], "seedLength": v[6], "delegationDepth": v[7]}
             header: dict[str, Any] = {k: x for k, x in fields.items() if type(x) is int and x >= 0}
             header |= {k: x for k, x in (("cwd", v[4]), ("parentSession", v[5])) if isinstance(x, str)}
             pinned, hidden = (x if type(x) is int else None for x in (*v[16:], None, None)[:2])
+            source = v[18] if len(v) > 18 and isinstance(v[18], str) else None
             start = v[9] if type(v[9]) is int else 0
             if start >= 0:  # one that was just being deleted is gone
-                self.sessions[entry.rowid] = Found(entry.rowid, v[1], header, start, 0, pinned, hidden)
+                self.sessions[entry.rowid] = Found(entry.rowid, v[1], header, start, 0, pinned, hidden, source)
 
     def _take_events(self, entries: Iterable[Entry]) -> None:
         with self._scratch:
             self._scratch.executemany(
                 "INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (entry.values[1:] for entry in entries if _is_event(entry.values)),
+                (row for entry in entries if _is_event(entry.values) and (row := self._whole(entry)) is not None),
             )
+
+    def _take_texts(self, entries: Iterable[Entry]) -> None:
+        """What stands around streamed fragments, and the texts that are stored apart from their events; told by their
+        shape, as no other row of ours has it."""
+        with self._scratch:
+            for rowid, v in entries:
+                match v:
+                    case (None, str(head), str(tail), _, _):
+                        self._frames.setdefault(rowid, (head, tail))
+                    case (None, None | int(), str(body) | bytes(body)):
+                        self._scratch.execute("INSERT OR IGNORE INTO block VALUES (?, ?)", (rowid, body))
+                    case (int(), int(), int(), int(), int(), int()):
+                        self._scratch.execute("INSERT OR IGNORE INTO piece VALUES (?, ?, ?, ?, ?, ?)", v)
+                    case _:
+                        pass
+
+    def _whole(self, entry: Entry) -> tuple[Value, ...] | None:
+        """An event's row with its data as it was logged; None if a part of that is lost."""
+        v = entry.values
+        data, frame, cut = str(v[5]), *(*v[8:], None, None)[:2]
+        if isinstance(frame, int):
+            around = self._frames.get(frame)
+            return None if around is None else (*v[1:5], f"{around[0]}{data}{around[1]}", *v[6:8])
+        if cut is None:
+            return v[1:8]
+        pieces: list[tuple[int, int, int, str | bytes]] = list(self._scratch.execute(_PIECES, (entry.rowid,)))
+        parts: list[str] = []
+        end = 0
+        for at, start, size, body in pieces:
+            text = packed.text_of(body)
+            if text is None or len(text) < start + size:
+                return None
+            parts += [data[end:at], text[start : start + size]]
+            end = at
+        return (*v[1:5], "".join([*parts, data[end:]]), *v[6:8]) if pieces and pieces[0][0] == cut else None
 
     def _name_the_rest(self, names: Iterable[tuple[Value, ...]]) -> None:
         """Sessions whose own row is lost, by the index of names; else under a name that says so."""
@@ -176,9 +226,16 @@ def _pairs(entries: Iterable[Entry]) -> Iterator[tuple[Value, Value]]:
             yield entry.values[0], entry.values[1]
 
 
+def _queries(entries: Iterable[Entry]) -> Iterator[tuple[str, str, str | None]]:
+    for entry in entries:
+        v = entry.values
+        if len(v) == 4 and isinstance(v[0], str) and isinstance(v[1], str):
+            yield v[0], v[1], v[2] if isinstance(v[2], str) else None
+
+
 def _is_event(v: tuple[Value, ...]) -> bool:
     return (
-        len(v) == 8
+        len(v) in _EVENT_COLUMNS
         and v[0] is None
         and all(type(v[i]) is int for i in (1, 2, 4))
         and all(isinstance(v[i], str) for i in (3, 5))

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsh.core.errors import SessionError, StoreError
-from dsh.core.lossless import dumps
+from dsh.core.lossless import dumps, loads
 from dsh.store import locks, named
 from dsh.store.database import Database, Row
 
 _INSERT_EVENT = (
-    "INSERT INTO driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op, pieces)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_SHARED = 512  # characters from which on a part of a request header is worth a row of its own
 _INSERT_SESSION = (
     "INSERT INTO session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth, source,"
     " incarnation) VALUES (:id, :version, :createdAt, :cwd, :parentSession, :seedLength, :delegationDepth, :source,"
@@ -64,7 +65,37 @@ def insert_event(
 ) -> None:
     """Append one event; `data`, `sources`, `op` are JSON text. SESSION_LEASED unless `holder` is who holds the lease,
     or None and nobody does (PE-74)."""
-    db.rows(_INSERT_EVENT, (holder, session_id, seq, type_, at, data, sources, op))
+    pieces = None
+    if type_ == "request/header":
+        data, pieces = _shared(data)
+    db.rows(_INSERT_EVENT, (holder, session_id, seq, type_, at, data, sources, op, pieces))
+
+
+def _shared(data: str) -> tuple[str, str | None]:
+    """A request header without its system prompt and tools, and these: most sessions have them in common, and the
+    database stores each once. What is not written as we write it is left whole."""
+    header: Any = None
+    try:
+        body = loads(data)
+        header = body.get("header") if isinstance(body, dict) else None
+    except ValueError:
+        pass  # refused with its code where it is stored
+    if not isinstance(header, dict):
+        return data, None
+    found: list[tuple[int, str]] = []
+    for name in ("system", "tools"):
+        value = header.get(name)
+        text = dumps(value) if isinstance(value, str | list) else ""
+        at = data.find(f'"{name}":{text}') if len(text) >= _SHARED else -1
+        if at >= 0:
+            found.append((at + len(name) + 4, text[1:-1]))
+    pieces: list[list[Any]] = []
+    rest, end = "", 0
+    for at, text in sorted(found):
+        rest += data[end:at]
+        pieces.append([len(rest), text])
+        end = at + len(text)
+    return rest + data[end:], dumps(pieces) if pieces else None
 
 
 def delete_session(db: Database, session_id: str) -> None:

@@ -1,0 +1,140 @@
+"""What may be done to stored events: pack, thin, redact. None of it changes what the log says but for the text that was
+to go, and all of it is checked by the triggers that do it (dsh/rules.sql). A session that is driven is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from dsh.core.lossless import dumps
+from dsh.store import named, packed
+from dsh.store.database import Database
+
+_SMALLEST = 96  # characters of a text that is worth a row of its own
+_PAGE = 500
+# A string of the data, or one by which events refer to each other: indexes and rules read those where they are.
+_REFERENCE = r'"(?:callId|toolCallId|id|name|type|kind)":"(?:[^"\\]|\\.)*"'
+_STRING = rf'{_REFERENCE}|"((?:[^"\\]|\\.){{{_SMALLEST},}})"'
+
+
+class _Cut(NamedTuple):
+    seq: int
+    skeleton: str
+    pieces: list[list[int]]  # at, start, size
+    whole: str
+
+
+def pack_session(db: Database, session: str) -> int:
+    """Compress the long texts of a session; how many events. Reading, searching and going on stay as they are.
+
+    SESSION_LEASED while a process drives it, REWRITE_INVALID while a turn is open.
+    """
+    with db.transaction():
+        row = named.row(db, "next_block")
+        assert row is not None
+        block, count, low = int(row[0]), 0, 0
+        texts: list[str] = []
+        held = 0
+        cuts: list[_Cut] = []
+        while rows := named.rows(db, "pack_rows", session=session, low=low, chars=_SMALLEST, limit=_PAGE):
+            for seq, _, data in rows:
+                cut, inside = _cut(seq, data, held)
+                if not inside:
+                    continue
+                cuts.append(cut)
+                texts += inside
+                held += sum(map(len, inside))
+                if held >= packed.BLOCK_CHARS:
+                    _write(db, session, block, "".join(texts), cuts)
+                    count += len(cuts)
+                    block, held = block + 1, 0
+                    texts.clear()
+                    cuts.clear()
+            low = rows[-1][0] + 1
+        if cuts:
+            _write(db, session, block, "".join(texts), cuts)
+        return count + len(cuts)
+
+
+def _cut(seq: int, data: str, held: int) -> tuple[_Cut, list[str]]:
+    """An event's data without its long texts, and these; `held` characters are in the block already."""
+    kept: list[str] = []
+    pieces: list[list[int]] = []
+    inside: list[str] = []
+    at = end = 0
+    for found in re.finditer(_STRING, data, re.DOTALL):
+        left, right = found.span(1)
+        if left < 0:
+            continue
+        kept.append(data[end:left])
+        at += left - end
+        pieces.append([at, held, right - left])
+        inside.append(data[left:right])
+        held += right - left
+        end = right
+    kept.append(data[end:])
+    return _Cut(seq, "".join(kept), pieces, data), inside
+
+
+def _write(db: Database, session: str, block: int, text: str, cuts: list[_Cut]) -> None:
+    db.rows("INSERT INTO packed_block(id, session_id, body) VALUES (?, ?, ?)", (block, session, packed.compress(text)))
+    for cut in cuts:
+        pieces = dumps([[at, block, start, size] for at, start, size in cut.pieces])
+        db.rows(
+            "INSERT INTO packing(session_id, seq, data, pieces, whole) VALUES (?, ?, ?, ?, ?)",
+            (session, cut.seq, cut.skeleton, pieces, cut.whole),
+        )
+
+
+def unpack_session(db: Database, session: str) -> int:
+    """Write a packed session's texts out again; how many events. SESSION_LEASED, REWRITE_INVALID as in packing."""
+    count, low = 0, 0
+    with db.transaction():
+        while rows := named.rows(db, "packed_rows", session=session, low=low, limit=_PAGE):
+            for seq, data in rows:
+                db.rows(
+                    "INSERT INTO packing(session_id, seq, data, pieces, whole) VALUES (?, ?, ?, NULL, ?)",
+                    (session, seq, data, data),
+                )
+            count += len(rows)
+            low = rows[-1][0] + 1
+        _drop_blocks(db, session)
+    return count
+
+
+def _drop_blocks(db: Database, session: str) -> None:
+    db.rows("INSERT INTO unpacking(session_id) VALUES (?)", (session,))
+
+
+def thin_session(db: Database, session: str) -> int:
+    """Leave out the streamed fragments of a session, whose messages stay; how many events went.
+
+    A run of them becomes one chunk `{"type":"thinned","count":N}` that stands for N seqs. SESSION_LEASED,
+    REWRITE_INVALID as in packing.
+    """
+    gone = 0
+    with db.transaction():
+        for first, last in named.rows(db, "thin_runs", session=session):
+            db.rows("INSERT INTO thinning(session_id, first, last) VALUES (?, ?, ?)", (session, first, last))
+            gone += last - first
+    return gone
+
+
+def redact_event(db: Database, session: str, seq: int, data: str) -> None:
+    """Put other texts into an event of the session that wrote it; `data` is its JSON with nothing else changed.
+
+    EVENT_NOT_FOUND, EVENT_NOT_JSON; REWRITE_INVALID where more than texts differ; SESSION_LEASED. What was there is
+    gone from log and index, and from the file itself after `purge`.
+    """
+    with db.transaction():
+        unpack_session(db, session)  # a block holds the texts of many events
+        db.rows("INSERT INTO redaction(session_id, seq, data) VALUES (?, ?, ?)", (session, seq, data))
+        _drop_blocks(db, session)
+
+
+def purge(db: Database, patience_ms: int) -> bool:
+    """Have the file forget what was deleted or redacted: the index is merged, since until then it keeps words that it
+    no longer finds, and every page is written anew. False if readers kept the old pages from being given back."""
+    db.rows("INSERT INTO search(search) VALUES ('optimize')")
+    return db.vacuum(patience_ms)
