@@ -19,6 +19,7 @@ CREATE TRIGGER session_insert INSTEAD OF INSERT ON session BEGIN
       coalesce(new.incarnation, lower(hex(randomblob(16)))), t.at, new.source
     FROM (SELECT coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) AS at) t;
   INSERT INTO _lineage SELECT id, 9223372036854775807, id FROM _session WHERE name = new.id;
+  DELETE FROM _deleted WHERE name = new.id;
 END;
 
 CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                                            -- SE-55, SE-56
@@ -51,16 +52,17 @@ CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                      
                               WHERE v.session = w.id AND v.seq > new.boundary AND v.ord <> v.seq)
        FROM _lineage l JOIN _session w ON w.id = l.owner WHERE l.session = _session.id AND l.hi = new.boundary + 1)
     WHERE name = new.id;
+  DELETE FROM _deleted WHERE name = new.id;
 END;
 
 CREATE TRIGGER session_update INSTEAD OF UPDATE ON session BEGIN               -- the user's marks may change, no more
   SELECT RAISE(ABORT, 'SESSION_IMMUTABLE') WHERE
     (new.id, new.version, new.created_at, new.cwd, new.parent_session, new.seed_length, new.delegation_depth,
       new.incarnation, new.revision, new.length, new.replace_generation, new.turns, new.steps, new.open_turn,
-      new.open_step, new.updated_at, new.source) IS NOT
+      new.open_step, new.updated_at, new.source, new.changes) IS NOT
     (old.id, old.version, old.created_at, old.cwd, old.parent_session, old.seed_length, old.delegation_depth,
       old.incarnation, old.revision, old.length, old.replace_generation, old.turns, old.steps, old.open_turn,
-      old.open_step, old.updated_at, old.source)
+      old.open_step, old.updated_at, old.source, old.changes)
     OR typeof(new.pinned) NOT IN ('null', 'integer') OR typeof(new.hidden) NOT IN ('null', 'integer');
   UPDATE _session SET pinned = new.pinned, hidden = new.hidden WHERE name = old.id;
   UPDATE _store SET generation = generation + 1 WHERE new.hidden IS NOT old.hidden;
@@ -70,7 +72,7 @@ CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
   SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _lease l JOIN _session s ON s.id = l.session WHERE s.name = old.id;
   SELECT RAISE(ABORT, 'SESSION_HAS_FORKS') FROM _session s JOIN _lineage l ON l.owner = s.id AND l.session <> s.id
     WHERE s.name = old.id;
-  INSERT INTO search(search, rowid, text, tags) SELECT 'delete', d.id, d.text, d.tags FROM _search_source d
+  INSERT INTO search(search, rowid, text, parts, tags) SELECT 'delete', d.id, d.text, d.parts, d.tags FROM _search_source d
     WHERE d.id IN (SELECT e.id FROM _event e JOIN _session s ON s.id = e.session JOIN _store t
                    WHERE s.name = old.id AND e.id <= t.indexed);
   DELETE FROM _piece WHERE event IN (SELECT e.id FROM _event e JOIN _session s ON s.id = e.session
@@ -84,6 +86,7 @@ CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
   UPDATE _session SET start = -1 WHERE name = old.id;                       -- lets the guard below pass
   DELETE FROM _event WHERE session = (SELECT id FROM _session WHERE name = old.id);
   DELETE FROM _session WHERE name = old.id;
+  INSERT OR REPLACE INTO _deleted VALUES (old.id, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER));
   UPDATE _store SET generation = generation + 1,
     indexed = min(indexed, (SELECT coalesce(max(id), 0) FROM _event));      -- ids above it may come again
 END;
@@ -266,6 +269,7 @@ CREATE TRIGGER thinning_insert INSTEAD OF INSERT ON thinning BEGIN
     WHERE session = (SELECT rewriting FROM _store) AND seq = new.first;
   DELETE FROM _piece WHERE event = (SELECT id FROM _event WHERE session = (SELECT rewriting FROM _store) AND seq = new.first);
   DELETE FROM _event WHERE session = (SELECT rewriting FROM _store) AND seq > new.first AND seq <= new.last;
+  UPDATE _session SET changes = changes + 1 WHERE id = (SELECT rewriting FROM _store);
   UPDATE _store SET rewriting = NULL;
 END;
 
@@ -282,18 +286,19 @@ CREATE TRIGGER redaction_insert INSTEAD OF INSERT ON redaction BEGIN
               EXCEPT SELECT fullkey, type, iif(type = 'text' AND key NOT IN ('type', 'kind', 'callId', 'toolCallId', 'id'),
                 0, atom) FROM json_tree(new.data))
       OR (SELECT count(*) FROM json_tree(e.data)) <> (SELECT count(*) FROM json_tree(new.data)));
-  INSERT INTO search(search, rowid, text, tags) SELECT 'delete', d.id, d.text, d.tags FROM _search_source d
+  INSERT INTO search(search, rowid, text, parts, tags) SELECT 'delete', d.id, d.text, d.parts, d.tags FROM _search_source d
     WHERE d.id = (SELECT e.id FROM _event e JOIN _session s ON s.id = e.session JOIN _store t
                   WHERE s.name = new.session_id AND e.seq = new.seq AND e.id <= t.indexed);
   UPDATE _store SET rewriting = (SELECT id FROM _session WHERE name = new.session_id), generation = generation + 1;
   DELETE FROM _piece WHERE event = (SELECT e.id FROM _event e, _store t WHERE e.session = t.rewriting AND e.seq = new.seq);
   UPDATE _event SET data = new.data, cut = NULL, frame = NULL
     WHERE session = (SELECT rewriting FROM _store) AND seq = new.seq;
-  INSERT INTO search(rowid, text, tags) SELECT d.id, d.text, d.tags FROM _search_source d
+  INSERT INTO search(rowid, text, parts, tags) SELECT d.id, d.text, d.parts, d.tags FROM _search_source d
     WHERE d.id = (SELECT e.id FROM _event e, _store t
                   WHERE e.session = t.rewriting AND e.seq = new.seq AND e.id <= t.indexed);
   INSERT OR REPLACE INTO _redaction SELECT rewriting, new.seq,
     coalesce(new.at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)) FROM _store;
+  UPDATE _session SET changes = changes + 1 WHERE id = (SELECT rewriting FROM _store);
   UPDATE _store SET rewriting = NULL;
 END;
 
@@ -407,6 +412,10 @@ CREATE TRIGGER import_source_delete INSTEAD OF DELETE ON import_source BEGIN
   DELETE FROM _import WHERE tool = old.tool AND path = old.path;
 END;
 
+CREATE TRIGGER deleted_session_delete INSTEAD OF DELETE ON deleted_session BEGIN
+  DELETE FROM _deleted WHERE name = old.id;
+END;
+
 CREATE TRIGGER saved_query_insert INSTEAD OF INSERT ON saved_query BEGIN
   INSERT OR REPLACE INTO _query VALUES (new.name, new.sql, new.about, new.saved_at);
 END;
@@ -456,7 +465,7 @@ END;
 -- Indexing follows the log by watermark, at the end of each turn and before each search: a document costs 12 us there
 -- against several times that inside the append, a stock shell can append, and a missed run repairs itself.
 CREATE TRIGGER store_update INSTEAD OF UPDATE OF search_indexed ON store BEGIN
-  INSERT INTO search(rowid, text, tags) SELECT id, text, tags FROM _search_source
+  INSERT INTO search(rowid, text, parts, tags) SELECT id, text, parts, tags FROM _search_source
     WHERE id > (SELECT indexed FROM _store) AND id <= new.search_indexed;
   UPDATE _store SET indexed = max(indexed, min(new.search_indexed, (SELECT coalesce(max(id), 0) FROM _event)));
 END;

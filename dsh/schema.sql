@@ -42,7 +42,8 @@ CREATE TABLE _session(               -- header fields, then state that triggers 
   updated_at INTEGER NOT NULL,       -- time of the last event that opened or closed a turn or step
   pinned INTEGER,                    -- epoch ms; a mark of the user's, like the next: no part of the header
   hidden INTEGER,                    -- epoch ms; left out of lists and searches, its events stay for its forks
-  source TEXT                        -- the tool that it was imported from; NULL for our own
+  source TEXT,                       -- the tool that it was imported from; NULL for our own
+  changes INTEGER NOT NULL DEFAULT 0 -- how often its stored events were thinned or redacted
 ) STRICT;
 
 CREATE TABLE _event(                 -- one row per event, under the session that wrote it
@@ -152,6 +153,10 @@ CREATE TABLE _trust(                 -- folders whose plugins may run
   folder TEXT PRIMARY KEY, trusted_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE _deleted(               -- sessions that are not to come back by themselves, from another machine or tool
+  name TEXT PRIMARY KEY, deleted_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE _import(                -- what was read of the histories of other tools, so that only what is new is read again
   tool TEXT NOT NULL, path TEXT NOT NULL,
   stamp TEXT NOT NULL,               -- what tells that the file has changed
@@ -193,11 +198,12 @@ CREATE VIEW _length(session, length) AS
   FROM _session s;
 
 CREATE VIEW session(id, version, created_at, cwd, parent_session, seed_length, delegation_depth, incarnation, revision,
-    length, replace_generation, turns, steps, open_turn, open_step, updated_at, pinned, hidden, source) AS
+    length, replace_generation, turns, steps, open_turn, open_step, updated_at, pinned, hidden, source,
+    changes) AS
   SELECT s.name, s.version, s.created_at, s.cwd, s.parent, s.seed_length, s.delegation_depth, s.incarnation,
     l.length,                        -- a log only grows, so its length names its state (PE-45)
     l.length, s.generation, s.turns, s.steps, s.open_turn, s.open_step, s.updated_at, s.pinned, s.hidden,
-    s.source
+    s.source, s.changes
   FROM _session s JOIN _length l ON l.session = s.id;
 
 CREATE VIEW fork(id, parent_session, boundary, created_at, cwd) AS  -- sessions that share their parent's first events
@@ -410,6 +416,8 @@ CREATE VIEW trusted_folder(folder, trusted_at) AS SELECT folder, trusted_at FROM
 
 CREATE VIEW migration(id, name, applied_at, program) AS SELECT id, name, applied_at, program FROM _migration;
 
+CREATE VIEW deleted_session(id, deleted_at) AS SELECT name, deleted_at FROM _deleted;
+
 CREATE VIEW import_source(tool, path, stamp, state, imported_at) AS SELECT tool, path, stamp, state, imported_at FROM _import;
 
 CREATE VIEW saved_query(name, sql, about, saved_at) AS SELECT name, sql, about, saved_at FROM _query;
@@ -429,7 +437,8 @@ CREATE VIEW _placed(session, seq, op, id) AS  -- never has rows; takes events th
 CREATE VIEW search_document(id, session_id, seq, type, time, text) AS  -- what an event says to a person (SQ-40, SQ-41)
   SELECT * FROM (SELECT e.id, s.name, e.seq, e.type, e.time,
     (SELECT group_concat(part, char(10)) FROM (
-      SELECT trim(part, char(9, 10, 11, 12, 13, 32)) AS part FROM (
+      SELECT trim(part, char(9, 10, 11, 12, 13, 32, 160, 5760, 8192, 8193, 8194, 8195, 8196, 8197, 8198, 8199, 8200, 8201,
+        8202, 8232, 8233, 8239, 8287, 12288, 65279)) AS part FROM (
         -- Only text counts, whatever else a field may hold: hence fields by json_each, which tells their type. The
         -- first two columns are the order: block, part of the block.
         SELECT b.key AS block, f.key = 'arguments' AS place, f.atom AS part
@@ -468,14 +477,20 @@ CREATE VIEW search_document(id, session_id, seq, type, time, text) AS  -- what a
   WHERE e.type <> 'assistant/chunk' AND e.type IN ('user/message', 'assistant/message', 'steering/message',
     'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end')) WHERE text IS NOT NULL;
 
--- What the index reads back: FTS5 prepares this without virtual tables, so no json_each here; `segment` extracts the
--- text itself, puts spaces between CJK characters and adds the words of camelCase names.
-CREATE VIEW _search_source(id, text, tags) AS
-  SELECT e.id, segment(e.type, e.data), search_tags(e.type, e.data, s.name, s.cwd, s.source)
+CREATE VIEW search_event(id, session_id, seq, type, time, data) AS  -- the events that have documents, which may be empty
+  SELECT e.id, s.name, e.seq, e.type, e.time, e.data FROM _entry e JOIN _session s ON s.id = e.session
+  WHERE e.type <> 'assistant/chunk' AND e.type IN ('user/message', 'assistant/message', 'steering/message',
+    'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end');
+
+-- What the index reads back: FTS5 prepares this without virtual tables, so no json_each here; the functions extract the
+-- text themselves. `parts` are the words inside names like camelCase, which a literal phrase is not to find.
+CREATE VIEW _search_source(id, text, parts, tags) AS
+  SELECT e.id, search_text(e.type, e.data), search_parts(e.type, e.data),
+    search_tags(e.type, e.data, s.name, s.cwd, s.source)
   FROM _entry e JOIN _session s ON s.id = e.session
   WHERE e.type <> 'assistant/chunk' AND e.type IN ('user/message', 'assistant/message', 'steering/message',
     'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end');
-CREATE VIRTUAL TABLE search USING fts5(text, tags, content = '_search_source', content_rowid = 'id',
+CREATE VIRTUAL TABLE search USING fts5(text, parts, tags, content = '_search_source', content_rowid = 'id',
   tokenize = 'unicode61');
 -- The indexed words and how many documents have each: `conf*` is looked up here, a tenth of what FTS5 takes to merge
 -- the lists of every word that begins so.

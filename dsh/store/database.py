@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 
 from dsh.core.errors import DshError, SessionError, StoreError, UsageError
-from dsh.store import functions, guard, locks, migrations, packed
+from dsh.store import functions, guard, locks, migrations, packed, phrases
 
 Row = tuple[Any, ...]
 
@@ -92,8 +92,14 @@ class Database:
         with _our_errors(self.path, self.busy):
             self._check(sql)
             cursor = self._db.cursor()
+            names: list[str] = []
+
+            def begin(at: apsw.Cursor, *_: Any) -> bool:  # one that has no rows is complete after its first step
+                names.extend(column[0] for column in at.get_description())
+                return True
+
+            cursor.exec_trace = begin
             cursor.execute(sql, bindings)
-            names = _columns(cursor)
 
         def read() -> Iterator[Row]:
             with _our_errors(self.path, self.busy):
@@ -218,9 +224,10 @@ class Database:
                 self.busy.timeout_ms = patience
         return True
 
-    def hear_signals(self) -> None:
-        """Let Python serve signals while a long statement runs: Ctrl-C then ends it, as the exception it raises."""
-        self._db.set_progress_handler(lambda: False, 100_000)
+    def hear_signals(self, ask: Callable[[], bool] = lambda: False) -> None:
+        """Let Python serve signals while a long statement runs: Ctrl-C then ends it, as the exception it raises. `ask`
+        is called as often, and may raise to the same effect."""
+        self._db.set_progress_handler(ask, 100_000)
 
     def pragma(self, name: str) -> Any:
         with _our_errors(self.path, self.busy):
@@ -241,13 +248,6 @@ def _identity(file: Path | str | int) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _columns(cursor: apsw.Cursor) -> list[str]:
-    try:
-        return [d[0] for d in cursor.get_description()]
-    except apsw.ExecutionCompleteError:  # a statement without rows is complete at once
-        return []
 
 
 class BusyWait:
@@ -316,6 +316,7 @@ def _prepare(db: apsw.Connection, path: Path, busy: BusyWait, *, sealed: bool) -
             source.close()
 
     migrations.migrate(db, backup=backup)
+    phrases.register(db)  # asks the file, so only once it is known to be ours
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     # Readers never wait for the writer and the writer never for readers. Set after the schema check, so that a
     # database that is not ours keeps its mode (PE-53).

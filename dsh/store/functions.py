@@ -1,29 +1,20 @@
-"""SQL functions that the search index needs: what an event says, and how its words are cut.
+"""SQL functions that the search index needs: what an event says, and the tags it is filtered by.
 
-SQLite's `unicode61` tokenizer takes a run of CJK characters, with Latin letters glued to it, for one token. So the
-indexed text has a space around every CJK character, and a query is segmented the same way and becomes a phrase: any
-substring of Chinese or Japanese text is found, one character too. The words inside camelCase names are added at the
-end of the text. Snippets are cut from the event's own text, never from this.
+Both read nothing but their arguments, and an event never changes: FTS5 asks again for what it was given when a document
+is removed. Snippets are cut from the event's own text, never from what is indexed here (dsh.store.spelling).
 """
 
 from __future__ import annotations
 
-import re
+from functools import lru_cache
 from typing import Any
 
 import apsw
 
 from dsh.core.lossless import loads
+from dsh.core.secrets import mask
+from dsh.store.spelling import index_text, name_parts, segment_text
 
-# Compiled at the first use (`re` keeps them): these alone would be a tenth of a search.
-#
-# Han, kana, bopomofo, hangul, and their extensions: scripts written without spaces or found by syllable.
-_CJK = (
-    "([\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u3035\u3040-\u30ff\u3100-\u31ff\u3400-\u4dbf"
-    "\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uff9f\U0001b000-\U0001b16f\U00020000-\U0003ffff])"
-)
-_CAMEL = r"\b\w*[a-z0-9][A-Z]\w*"
-_PARTS = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+"
 _BLANK = " \t\n\v\f\r"
 
 DOCUMENT_TYPES = (
@@ -36,22 +27,6 @@ DOCUMENT_TYPES = (
     "todo/write",
     "turn/end",
 )
-
-
-def segment_text(text: str) -> str:
-    """Put spaces around CJK characters. Queries and documents both go through here."""
-    return text if text.isascii() else re.sub(_CJK, r" \1 ", text)
-
-
-def index_text(text: str) -> str:
-    """The indexed form of a document: segmented, then the parts of its camelCase names."""
-    parts: dict[str, None] = {}
-    for name in re.findall(_CAMEL, text):
-        for part in re.findall(_PARTS, name):
-            if len(part) > 1:
-                parts[part.lower()] = None
-    segmented = segment_text(text)
-    return f"{segmented}\n{' '.join(parts)}" if parts else segmented
 
 
 def _fields(value: Any, *names: str) -> list[str]:
@@ -110,37 +85,137 @@ def document_text(type_: str, data: Any) -> str:
     return "\n".join(t for t in (p.strip(_BLANK) for p in parts) if t)
 
 
-def folder_tag(cwd: str) -> str:
-    """The index token of a working directory, so that a filter by it is one more term of the match."""
+# ---------------------------------------------------------------------------------------------------------------- tags
+
+# A filter is one more word of the match, in a column of its own. The first character is of private use: no prefix that
+# somebody types reaches into these words, and unicode61 takes it for a letter.
+_TAG = "\ue000"
+OWN = _TAG + "own"  # a person's own words, and answers that ended a turn: what ranks before all the rest
+HERE = "dsh"  # the source of sessions that were not imported
+
+
+def _hashed(kind: str, text: str) -> str:
     import hashlib
 
-    return "cwd" + hashlib.sha256(cwd.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{_TAG}{kind}{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def _plain(kind: str, name: str) -> str:
+    return _TAG + kind + "".join(c for c in name[:80].lower() if c.isascii() and c.isalnum())
+
+
+def folder_tag(cwd: str) -> str:
+    """Of documents from exactly this working directory."""
+    return _hashed("cwd", cwd)
+
+
+def below_tag(folder: str) -> str:
+    """Of documents from a working directory somewhere below this one."""
+    return _hashed("dir", folder)
 
 
 def session_tag(session_id: str) -> str:
-    import hashlib
-
-    return "ses" + hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return _hashed("ses", session_id)
 
 
 def type_tag(type_: str) -> str:
-    return "typ" + "".join(c for c in type_.lower() if c.isalnum())
+    return _plain("typ", type_)
+
+
+def source_tag(source: str) -> str:
+    """Of documents from sessions that were imported from this tool."""
+    return _plain("src", source)
+
+
+def tool_tag(name: str) -> str:
+    """Of calls of this tool. (A result does not say whose it is.)"""
+    return _plain("too", name)
+
+
+@lru_cache(maxsize=256)
+def _session_tags(session_id: str, cwd: str | None, source: str | None) -> str:
+    tags = [session_tag(session_id), source_tag(source or HERE)]
+    if cwd:
+        tags.append(folder_tag(cwd))
+        folder = cwd.rstrip("/")
+        while (folder := folder.rpartition("/")[0]) != "":
+            tags.append(below_tag(folder))
+    return " ".join(tags)
+
+
+@lru_cache(maxsize=32)
+def _type_tag(type_: str) -> str:
+    return type_tag(type_)
+
+
+def _own(type_: str, data: dict[str, Any]) -> bool:
+    if type_ in ("user/message", "steering/message"):
+        source = data.get("source")
+        return isinstance(source, dict) and source.get("kind") == "user"
+    if type_ == "assistant/message":
+        kinds = [block.get("type") for block in _items(data.get("content")) if isinstance(block, dict)]
+        return "text" in kinds and "tool-call" not in kinds
+    return False
+
+
+def document_tags(type_: str, data: Any, session_id: str, cwd: str | None, source: str | None) -> str:
+    """The words an event is filtered by: its type, its session, where that worked and came from, and whether it is
+    what a person looks for first."""
+    tags = f"{_type_tag(type_)} {_session_tags(session_id, cwd, source)}"
+    if isinstance(data, dict):
+        if _own(type_, data):
+            tags += " " + OWN
+        elif type_ == "tool/call":
+            tags += "".join(" " + tool_tag(name) for name in _fields(data, "name"))
+    return tags
+
+
+_read: tuple[Any, Any, Any, str] = (None, None, None, "")  # what was asked about last, its value, its text
+
+
+def _document(type_: Any, data: Any) -> tuple[Any, str]:
+    """An event's payload, and what it says without secrets. A hole in the log is None and says nothing (PE-55).
+
+    The functions are asked one after the other about each event, so the last one is remembered.
+    """
+    global _read
+    last_type, last_data, value, text = _read
+    if last_type != type_ or last_data != data:
+        try:
+            value = loads(data)
+        except ValueError:
+            value = None
+        text = mask(document_text(type_, value))
+        _read = type_, data, value, text
+    return value, text
+
+
+def _text(*row: Any) -> str:
+    type_, data = row
+    return segment_text(_document(type_, data)[1])
+
+
+def _parts(*row: Any) -> str:
+    type_, data = row
+    return segment_text(name_parts(_document(type_, data)[1]))
 
 
 def _segment(*row: Any) -> str:
     type_, data = row
-    try:
-        return index_text(document_text(type_, loads(data)))
-    except ValueError:  # a hole in the log says nothing (PE-55)
-        return ""
+    return index_text(_document(type_, data)[1])
 
 
 def _tags(*row: Any) -> str:
-    type_, _data, session_id, cwd, _source = row
-    return f"{type_tag(type_)} {session_tag(session_id)}" + (f" {folder_tag(cwd)}" if cwd else "")
+    type_, data, session_id, cwd, source = row
+    return document_tags(type_, _document(type_, data)[0], session_id, cwd, source)
 
 
 def register(db: apsw.Connection) -> None:
     """Make the functions known; must happen before the first statement that reaches them is prepared."""
-    db.create_scalar_function("segment", _segment, 2, deterministic=True, flags=apsw.SQLITE_INNOCUOUS)
-    db.create_scalar_function("search_tags", _tags, 5, deterministic=True, flags=apsw.SQLITE_INNOCUOUS)
+    for name, function, arguments in (
+        ("segment", _segment, 2),
+        ("search_text", _text, 2),
+        ("search_parts", _parts, 2),
+        ("search_tags", _tags, 5),
+    ):
+        db.create_scalar_function(name, function, arguments, deterministic=True, flags=apsw.SQLITE_INNOCUOUS)

@@ -64,6 +64,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         """
         ALTER TABLE _store ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
         ALTER TABLE _session ADD COLUMN source TEXT;
+        ALTER TABLE _session ADD COLUMN changes INTEGER NOT NULL DEFAULT 0;
         CREATE TABLE _import(
           tool TEXT NOT NULL, path TEXT NOT NULL,
           stamp TEXT NOT NULL,
@@ -100,7 +101,14 @@ MIGRATIONS: tuple[Migration, ...] = (
           session INTEGER NOT NULL REFERENCES _session(id), seq INTEGER NOT NULL, at INTEGER NOT NULL,
           PRIMARY KEY (session, seq)
         ) STRICT, WITHOUT ROWID;
-        INSERT INTO search(search) VALUES ('delete-all');
+        CREATE TABLE _deleted(
+          name TEXT PRIMARY KEY, deleted_at INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        DROP TABLE search_word;
+        DROP TABLE search;
+        CREATE VIRTUAL TABLE search USING fts5(text, parts, tags, content = '_search_source', content_rowid = 'id',
+          tokenize = 'unicode61');
+        CREATE VIRTUAL TABLE search_word USING fts5vocab(search, row);
         UPDATE _store SET indexed = 0;
         """,
     ),

@@ -137,7 +137,7 @@ class Salvage:
     def _take_sessions(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             v = entry.values
-            if not 16 <= len(v) <= 19 or not isinstance(v[1], str) or entry.rowid in self.sessions:
+            if not 16 <= len(v) <= 20 or not isinstance(v[1], str) or entry.rowid in self.sessions:
                 continue
             fields = {"createdAt": v[3], "seedLength": v[6], "delegationDepth": v[7]}
             header: dict[str, Any] = {k: x for k, x in fields.items() if type(x) is int and x >= 0}

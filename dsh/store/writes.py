@@ -117,13 +117,27 @@ def refresh_search(db: Database) -> None:
             db.rows("UPDATE store SET search_indexed = last_event")
 
 
+def index_search(db: Database) -> Iterator[int]:
+    """Bring the full-text index up to the newest event as `refresh_search` does, a piece for each value that is asked
+    for: how many events are left. For many events at once: others can write in between."""
+    while (row := named.row(db, "index_lag")) is not None and row[0] < row[1]:
+        db.rows("UPDATE store SET search_indexed = ?", (row[0] + _INDEX_EVENTS,))
+        yield max(0, row[1] - row[0] - _INDEX_EVENTS)
+
+
+def put_import_source(db: Database, tool: str, path: str, stamp: str, state: str) -> None:
+    """Note what was read of a file of another tool; `state` is JSON text."""
+    db.rows(
+        "INSERT INTO import_source(tool, path, stamp, state, imported_at) VALUES (?, ?, ?, ?, ?)",
+        (tool, path, stamp, state, now_ms()),
+    )
+
+
 def rebuild_search(db: Database) -> Iterator[int]:
     """Make the full-text index anew from the log (SQ-73), a piece for each value that is asked for: how many events
     are left. Each piece is a transaction of its own, so others can write, and search what is indexed, in between."""
     db.rows("INSERT INTO rebuild(session_id) VALUES (NULL)")
-    while (row := named.row(db, "index_lag")) is not None and row[0] < row[1]:
-        db.rows("UPDATE store SET search_indexed = ?", (row[0] + _INDEX_EVENTS,))
-        yield max(0, row[1] - row[0] - _INDEX_EVENTS)
+    yield from index_search(db)
 
 
 def rebuild_session(db: Database, session_id: str) -> None:

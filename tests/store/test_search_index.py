@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dsh.core.lossless import dumps
 from dsh.store import writes
-from dsh.store.functions import document_text, index_text
+from dsh.store.functions import document_text
+from dsh.store.spelling import index_text
 from tests.session.kit import World, dump, fill, raw, whole_turn, world
 
 WORDS = st.sampled_from(
