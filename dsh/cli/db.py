@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsh import query
-from dsh.cli import output
+from dsh.cli import output, sizes
 from dsh.cli.common import db_flag, ending_on_sigterm, is_there, reading
+from dsh.cli.db_pack import command as pack
 from dsh.cli.group import db_option
 from dsh.core.errors import DshError, StoreError, UsageError
 from dsh.kernel import config as configuration
@@ -135,7 +136,7 @@ def backup(ctx: click.Context, file: str, force: bool) -> int:
         except UsageError as error:
             error.hint = error.hint or (None if force else "--force takes its place")
             raise
-    output.remark(f"{target}: {_size(target.stat().st_size)}")
+    output.remark(f"{target}: {sizes.shown(target.stat().st_size)}")
     return 0
 
 
@@ -237,7 +238,7 @@ def vacuum(ctx: click.Context, as_lines: bool) -> int:
     if as_lines:
         output.json_line({"before": before, "after": after, "givenBack": before - after})
     elif output.is_terminal():
-        output.line(f"{_size(before - after)} given back: {_size(before)} before, {_size(after)} now")
+        output.line(f"{sizes.shown(before - after)} given back: {sizes.shown(before)} before, {sizes.shown(after)} now")
     else:
         output.line(str(before - after))
     return 0
@@ -246,6 +247,9 @@ def vacuum(ctx: click.Context, as_lines: bool) -> int:
 def _bytes(file: Path) -> int:
     sizes = [os.path.getsize(each) for each in (file, f"{file}-wal") if os.path.exists(each)]
     return sum(sizes)
+
+
+command.add_command(pack)
 
 
 # ------------------------------------------------------------------------------------------------------------ stats
@@ -322,27 +326,20 @@ def _objects(db: Database) -> list[tuple[Any, ...]]:
 
 def _people(facts: dict[str, Any], objects: list[tuple[Any, ...]], sessions: list[tuple[Any, ...]]) -> None:
     for name, value in facts.items():
-        output.line(f"{name:<14}  {_size(value) if name.endswith('Bytes') else output.one_line(str(value))}")
+        output.line(f"{name:<14}  {sizes.shown(value) if name.endswith('Bytes') else output.one_line(str(value))}")
     output.line()
     big = [each for each in objects if each[3] * 100 >= facts["fileBytes"]]
-    rows = [[name, kind, _size(size)] for name, kind, _, size, _ in big]
+    rows = [[name, kind, sizes.shown(size)] for name, kind, _, size, _ in big]
     if rest := objects[len(big) :]:
-        rows.append([f"({len(rest)} others)", "", _size(sum(size for _, _, _, size, _ in rest))])
+        rows.append([f"({len(rest)} others)", "", sizes.shown(sum(size for _, _, _, size, _ in rest))])
     output.table(["SPACE", "KIND", "SIZE"], rows, right=[2], grow=0)
     if sessions:
         output.line()
         output.table(
             ["SESSION", "EVENTS", "SIZE", "TITLE"],
             [
-                [output.one_line(id_), str(events), _size(size), output.title(title)]
+                [output.one_line(id_), str(events), sizes.shown(size), output.title(title)]
                 for id_, events, size, title in sessions
             ],
             right=[1, 2],
         )
-
-
-def _size(count: int) -> str:
-    for unit, length in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if abs(count) >= length:
-            return f"{count / length:.1f} {unit}"
-    return f"{count} B"

@@ -87,6 +87,20 @@ def delete(
     return list(depths), list(hidden)
 
 
+def staying(db: Database, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Which of some sessions cannot be deleted even with the others, and who shows their events and stays."""
+    shown_by = {id_: [row[0] for row in query.rows(db, "sharers", session=id_)] for id_ in ids}
+    return _still_shown(shown_by, dict.fromkeys(ids, 0))
+
+
+def forks_first(db: Database, ids: Sequence[str]) -> list[str]:
+    """Sessions in an order in which they can be deleted: none before those that show its events."""
+    depths: dict[str, int] = {}
+    for id_ in ids:
+        depths.update(query.rows(db, "sharers", session=id_))
+    return sorted(ids, key=lambda each: -depths.get(each, 0))
+
+
 def _still_shown(shown_by: Mapping[str, Sequence[str]], doomed: Mapping[str, int]) -> dict[str, list[str]]:
     """Which of the sessions must stay for others that stay, and those others."""
     staying: dict[str, list[str]] = {}

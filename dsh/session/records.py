@@ -6,29 +6,17 @@ Nothing here needs a live session: read models, export and import use it without
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dsh import query
-from dsh.core.errors import DshError, SessionError
+from dsh.core.errors import SessionError
 from dsh.core.events import ENVELOPE_KEYS, Event, SessionHeader, span
-from dsh.core.lossless import MAX_INT, freeze, loads, mend_surrogates, same
+from dsh.core.lossless import MAX_INT, loads, mend_surrogates, same
 from dsh.core.messages import Block, Message
+from dsh.query.records import event_of as event_of
+from dsh.query.records import header_of as header_of
 from dsh.store.database import Database, Row
-
-
-def event_of(row: Iterable[Any]) -> Event:
-    """An event from a row (seq, type, time, data, source_event_seqs, surface_op); its data is frozen."""
-    seq, type_, time, data, sources, op = row
-    try:
-        event = Event(type=type_, seq=seq, time=time, data=freeze(loads(data)))
-        if sources is not None:
-            event["sourceEventSeqs"] = freeze(loads(sources))
-        if op is not None:
-            event["surfaceOp"] = freeze(loads(op))
-    except (ValueError, DshError) as error:
-        raise SessionError(f"event {seq} cannot be read: {error}", code="LOG_CORRUPT") from error
-    return event
 
 
 def derive_event_message(event: Event) -> Message | None:
@@ -48,21 +36,6 @@ def derive_event_message(event: Event) -> Message | None:
         }
         return {"role": "user", "content": [answer]}
     return None
-
-
-def header_of(state: Sequence[Any]) -> SessionHeader:
-    """A header from a row of `session_state`; absent fields are absent."""
-    id_, version, created_at, cwd, parent, seed_length, depth = state[:7]
-    header = SessionHeader(version=version, id=id_, createdAt=created_at)
-    if cwd is not None:
-        header["cwd"] = cwd
-    if parent is not None:
-        header["parentSession"] = parent
-    if seed_length is not None:
-        header["seedLength"] = seed_length
-    if depth:
-        header["delegationDepth"] = depth
-    return header
 
 
 def row_span(row: Row) -> int:

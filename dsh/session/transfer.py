@@ -20,6 +20,7 @@ from dsh.core.ids import new_session_id
 from dsh.core.lossless import dumps, loads
 from dsh.session import frames, jsonl
 from dsh.session.jsonl import LogReader, Place
+from dsh.session.masking import Masker
 from dsh.session.records import check_header, check_log, header_of, row_span
 from dsh.store import writes
 from dsh.store.database import Database, Row
@@ -41,8 +42,11 @@ def stored_rows(db: Database, session: str, length: int) -> Iterator[Row]:
             raise SessionError(f"event {expected} of session {session} is missing", code="LOG_CORRUPT")
 
 
-def export_lines(db: Database, session: str, *, packed: bool = True) -> tuple[SessionHeader, Iterator[str]]:
-    """The header of a stored session, and the lines of its events. Read all of it inside one `db.snapshot()`.
+def export_lines(
+    db: Database, session: str, *, packed: bool = True, masker: Masker | None = None
+) -> tuple[SessionHeader, Iterator[str]]:
+    """The header of a stored session, and the lines of its events, masked if somebody masks them. Read all of it inside
+    one `db.snapshot()`.
 
     SESSION_NOT_FOUND; LEGACY_EVENT, LOG_CORRUPT for a log that is not what was written.
     """
@@ -50,7 +54,8 @@ def export_lines(db: Database, session: str, *, packed: bool = True) -> tuple[Se
     if state is None:
         raise SessionError(f"there is no session {session}", code="SESSION_NOT_FOUND")
     check_log(db, session)
-    return header_of(state), jsonl.event_lines(_readable(db, session, state[9]), packed=packed)
+    rows = _readable(db, session, state[9])
+    return header_of(state), jsonl.event_lines(masker.rows(rows) if masker else rows, packed=packed)
 
 
 def _readable(db: Database, session: str, length: int) -> Iterator[Row]:
@@ -62,9 +67,17 @@ def _readable(db: Database, session: str, length: int) -> Iterator[Row]:
         yield row
 
 
-def write_export(db: Database, session: str, out: BinaryIO, *, packed: bool = True, zstd: bool = False) -> None:
+def write_export(
+    db: Database,
+    session: str,
+    out: BinaryIO,
+    *,
+    packed: bool = True,
+    zstd: bool = False,
+    masker: Masker | None = None,
+) -> None:
     """Write a session to a binary stream."""
-    header, lines = export_lines(db, session, packed=packed)
+    header, lines = export_lines(db, session, packed=packed, masker=masker)
     first = jsonl.header_line(header)
     if zstd:
         out.writelines(frames.compressed(first, lines))
@@ -104,24 +117,49 @@ def import_log(db: Database, log: LogReader, *, as_id: str | None = None) -> Imp
     SESSION_ALREADY_EXISTS; SEED_INVALID or LEGACY_EVENT naming the first bad event; LOG_CORRUPT for a damaged file.
     """
     with db.transaction():
-        planted = _Planted(db, log, as_id)
-        for place in log.events():
-            planted.take(place)
-        done = planted.finish()
+        done = store_log(db, log, as_id=as_id)
     writes.refresh_search(db)
     db.sync()
     return done
 
 
+def store_log(
+    db: Database,
+    log: LogReader,
+    *,
+    as_id: str | None = None,
+    header: SessionHeader | None = None,
+    incarnation: str | None = None,
+    close: bool = True,
+) -> Imported:
+    """What `import_log` does, inside the caller's transaction: neither indexed nor synced yet.
+
+    A copy of a session that is kept elsewhere too has another `header` perhaps, keeps the `incarnation`, and does not
+    `close` a turn that is open there.
+    """
+    planted = _Planted(db, log, as_id, header, incarnation)
+    for place in log.events():
+        planted.take(place)
+    return planted.finish(close=close)
+
+
 class _Planted:
     """The session that an import is storing."""
 
-    def __init__(self, db: Database, log: LogReader, as_id: str | None) -> None:
+    def __init__(
+        self,
+        db: Database,
+        log: LogReader,
+        as_id: str | None,
+        header: SessionHeader | None = None,
+        incarnation: str | None = None,
+    ) -> None:
         self.db = db
         self.log = log
+        self.incarnation = incarnation
         self.length = 0
         self.id = as_id or (log.header["id"] if log.header else log.session) or new_session_id()
-        self.header: SessionHeader | None = log.header
+        self.header: SessionHeader | None = header or log.header
         self.shared = False
         self._parent: Iterator[Row] | None = None  # whose rows were equal so far; nothing is stored yet then
         check_header(SessionHeader(version=0, id=self.id, createdAt=0), {})
@@ -134,7 +172,7 @@ class _Planted:
         try:
             if self.length == 0:
                 self._begin(event)
-            row = _row_of(event)
+            row = row_of(event)
             if self._parent is not None and not self._as_parent(row):
                 self._store_alone()
             if self._parent is None:
@@ -147,14 +185,14 @@ class _Planted:
         if self._parent is not None and self.header is not None and self.length == self.header.get("seedLength"):
             self._share(self.header, event["type"])
 
-    def finish(self) -> Imported:
+    def finish(self, *, close: bool = True) -> Imported:
         if self.length == 0:
             raise SessionError("there is no event in it, so there is no session", code="SEED_INVALID")  # PE-1
         if self._parent is not None:  # it ends before the part that is its own
             self._store_alone()
         state = query.row(self.db, "session_state", session=self.id)
         assert state is not None
-        closers = 0 if state[13] is None else _close(self.db, self.id) - self.length
+        closers = 0 if state[13] is None or not close else _close(self.db, self.id) - self.length
         return Imported(self.id, self.length, closers, self.log.dropped, self.log.left_out, self.shared)
 
     def _begin(self, first: dict[str, Any]) -> None:
@@ -172,7 +210,7 @@ class _Planted:
 
     def _insert_header(self) -> None:
         assert self.header is not None
-        writes.insert_session(self.db, self.header)
+        writes.insert_session(self.db, self.header, source=self.log.source, incarnation=self.incarnation)
 
     def _as_parent(self, row: Row) -> bool:
         assert self._parent is not None
@@ -196,7 +234,8 @@ class _Planted:
         self.shared = True
 
 
-def _row_of(event: Event) -> tuple[int, str, int, str, str | None, str | None]:
+def row_of(event: Event) -> tuple[int, str, int, str, str | None, str | None]:
+    """An event as a row of the log."""
     sources, op = event.get("sourceEventSeqs"), event.get("surfaceOp")
     return (
         event["seq"],

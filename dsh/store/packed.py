@@ -12,6 +12,8 @@ from typing import Any
 
 import apsw
 
+from dsh.core.errors import StoreError
+
 _KEPT = 32  # blocks, of some 64 KiB each: events that follow each other lie in the same one
 
 BLOCK_CHARS = 64_000  # of text in a block, about
@@ -49,8 +51,8 @@ def register(db: apsw.Connection) -> None:
             kept.move_to_end(value)
             return text
         text = text_of(value)
-        if text is None:  # damage: the text is missing, and the view shows none
-            return value
+        if text is None:
+            raise StoreError("a packed text is damaged", code="DB_DAMAGED", hint="dsh db check says where")
         kept[value] = text
         if len(kept) > _KEPT:
             kept.popitem(last=False)

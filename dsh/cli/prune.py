@@ -1,0 +1,131 @@
+"""`dsh prune`: make old sessions smaller, or delete them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from dsh.cli import output, sizes
+from dsh.cli.common import db_flag, ending_on_sigterm, history, point_in_time
+from dsh.cli.group import db_option
+from dsh.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from dsh.session.upkeep import Done, Resting
+
+_PATIENCE_MS = 5000
+
+
+@click.command("prune", short_help="Make old sessions smaller, or delete them.")
+@click.option("--older-than", metavar="AGE", help="Sessions without activity since: 90d, 6w, 2026-01-31.")
+@click.option("--larger-than", metavar="SIZE", help="Sessions with more text of their own: 500k, 20MB.")
+@click.option(
+    "--keep-pinned/--also-pinned", "keep_pinned", default=True, help="Leave pinned sessions alone (so it is by itself)."
+)
+@click.option("--delete", "delete_them", is_flag=True, help="Delete the sessions for good instead of thinning them.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only tell which sessions these are.")
+@click.option("-y", "--yes", is_flag=True, help="Delete without asking; needed where nobody can answer.")
+@click.option("--vacuum", is_flag=True, help="Give the space back to the file system, too.")
+@click.option("--json", "as_lines", is_flag=True, help="Print JSON Lines: one object per session.")
+@db_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    older_than: str | None,
+    larger_than: str | None,
+    keep_pinned: bool,
+    delete_them: bool,
+    dry_run: bool,
+    yes: bool,
+    vacuum: bool,
+    as_lines: bool,
+) -> int:
+    """Make old or large sessions smaller, or delete them. Nothing is ever pruned without being asked.
+
+    What a model streamed is kept twice: in the pieces in which it arrived, and as the message that they became. By
+    itself this command leaves out the pieces; every message, call and result stays, is found, shown and gone on with
+    as before. With --delete the sessions go for good: at a terminal you are asked first, and the exit code is 1 if you
+    say no.
+
+    A session at work is left alone, and one whose events a fork shows that stays. In a pipe a session is one line: ID,
+    events, last activity, title, separated by tabs.
+    """
+    from dsh.session import upkeep
+
+    if older_than is None and larger_than is None:
+        raise UsageError("which sessions?", hint="--older-than 90d, --larger-than 20MB, or both")
+    now = int(time.time() * 1000)
+    before = point_in_time(older_than, now, end=False) if older_than is not None else None
+    larger = sizes.typed("--larger-than", larger_than) if larger_than is not None else None
+    with history(db_flag(ctx), read_only=dry_run) as db:
+        chosen = upkeep.resting(db, before=before, larger=larger, pinned=not keep_pinned)
+        if dry_run:
+            return _list(chosen, as_lines)
+        if delete_them and chosen and not yes and not _agreed(chosen):
+            output.note("nothing was deleted")
+            return 1
+        with ending_on_sigterm():
+            db.hear_signals()
+            change = upkeep.delete if delete_them else upkeep.thin
+            done = list(_told(change(db, [each.id for each in chosen]), chosen, as_lines))
+            if vacuum and done and not db.vacuum(_PATIENCE_MS):
+                output.note("somebody is reading: the space is given back when nobody is")
+    events = sum(each.events for each in done)
+    output.remark(f"{events} events of {len(done)} sessions {'were deleted' if delete_them else 'were left out'}")
+    if events and not vacuum:
+        output.remark("later sessions use the space; dsh db vacuum gives it back to the file system")
+    return 0
+
+
+def _list(chosen: Sequence[Resting], as_lines: bool) -> int:
+    if as_lines:
+        for each in chosen:
+            output.json_line(each._asdict())
+    elif output.is_terminal():
+        output.table(
+            ["SESSION", "ACTIVE", "SIZE", "TITLE"],
+            [
+                [
+                    output.one_line(each.id),
+                    output.local(each.updated_at),
+                    "" if each.bytes is None else sizes.shown(each.bytes),
+                    output.title(each.title),
+                ]
+                for each in chosen
+            ],
+            right=[2],
+        )
+    else:
+        for each in chosen:
+            cells = (each.id, str(each.bytes or ""), output.utc(each.updated_at), output.title(each.title))
+            output.line("\t".join(map(output.one_line, cells)))
+    output.remark(f"{len(chosen)} sessions")
+    return 0
+
+
+def _agreed(chosen: Sequence[Resting]) -> bool:
+    if not (sys.stdin is not None and output.is_terminal(sys.stdin) and output.errors_on_terminal()):
+        raise UsageError("nobody can be asked whether to delete; --yes deletes without asking")
+    for each in chosen:
+        output.note(f"{each.id} {output.title(each.title)}")
+    return click.confirm(f"dsh: delete {len(chosen)} session{'s' if len(chosen) > 1 else ''} for good?", err=True)
+
+
+def _told(done: Iterable[Done], chosen: Sequence[Resting], as_lines: bool) -> Iterator[Done]:
+    """Say of each session what became of it, as it happens; those that something became of."""
+    known = {each.id: each for each in chosen}
+    for each in done:
+        if each.refused is not None:
+            output.note(f"session {each.id} stays as it is: {each.refused}")
+        elif each.events:
+            about = known[each.id]
+            if as_lines:
+                output.json_line({"id": each.id, "events": each.events, "title": about.title})
+            else:
+                cells = (each.id, str(each.events), output.utc(about.updated_at), output.title(about.title))
+                output.line("\t".join(map(output.one_line, cells)))
+            yield each

@@ -1,0 +1,83 @@
+"""Keeping the history small: which sessions rest, and packing, thinning or deleting them (PE-81 to PE-84).
+
+A session that a process drives, or whose turn is open, is left alone; so is what happens to it between the choice and
+the deed. Nothing here is done by itself: somebody has asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from dsh import query
+from dsh.core.errors import SessionError
+from dsh.session import forks
+from dsh.store import rewriting
+from dsh.store.database import Database
+
+_DRIVEN_ON = frozenset({"SESSION_LEASED", "SESSION_NOT_FOUND", "REWRITE_INVALID", "SESSION_HAS_FORKS"})
+
+
+class Resting(NamedTuple):
+    """A session that may be looked after. `updated_at`, `pinned` in epoch ms; `bytes` of its own events' text, None if
+    nobody asked for sizes."""
+
+    id: str
+    title: str | None
+    updated_at: int
+    pinned: int | None
+    bytes: int | None
+
+
+def resting(db: Database, *, before: int | None, larger: int | None, pinned: bool) -> list[Resting]:
+    """Sessions without activity since `before` (epoch ms), with more than `larger` bytes of text, oldest activity
+    first; with `pinned` those too that are."""
+    rows = query.rows(db, "resting_sessions", before=before, larger=larger)
+    return [each for each in map(Resting._make, rows) if pinned or each.pinned is None]
+
+
+class Done(NamedTuple):
+    """What became of one session: how many events were packed, left out or deleted, or why nothing was."""
+
+    id: str
+    events: int
+    refused: str | None = None
+
+
+def pack(db: Database, ids: Iterable[str]) -> Iterator[Done]:
+    return _each(db, ids, rewriting.pack_session)
+
+
+def unpack(db: Database, ids: Iterable[str]) -> Iterator[Done]:
+    return _each(db, ids, rewriting.unpack_session)
+
+
+def thin(db: Database, ids: Iterable[str]) -> Iterator[Done]:
+    return _each(db, ids, rewriting.thin_session)
+
+
+def delete(db: Database, ids: Iterable[str]) -> Iterator[Done]:
+    """Delete sessions, forks before those whose events they show. A session of whose events others that stay show some
+    stays too."""
+    wanted = list(ids)
+    staying = forks.staying(db, wanted)
+    for id_ in forks.forks_first(db, [each for each in wanted if each not in staying]):
+        yield from _each(db, [id_], _delete)
+    for id_, others in staying.items():
+        yield Done(id_, 0, f"its events are shown by {others[0]}" + (" and others" if len(others) > 1 else ""))
+
+
+def _delete(db: Database, id_: str) -> int:
+    row = query.row(db, "session_state", session=id_)
+    forks.delete(db, [id_])
+    return 0 if row is None else int(row[9])
+
+
+def _each(db: Database, ids: Iterable[str], change: Callable[[Database, str], int]) -> Iterator[Done]:
+    for id_ in ids:
+        try:
+            yield Done(id_, change(db, id_))
+        except SessionError as error:
+            if error.code not in _DRIVEN_ON:
+                raise
+            yield Done(id_, 0, error.message)
