@@ -78,7 +78,7 @@ CREATE TRIGGER session_delete INSTEAD OF DELETE ON session BEGIN
   DELETE FROM _piece WHERE event IN (SELECT e.id FROM _event e JOIN _session s ON s.id = e.session
                                      WHERE s.name = old.id AND e.cut IS NOT NULL);
   DELETE FROM _block WHERE session = (SELECT id FROM _session WHERE name = old.id)
-    OR (session IS NULL AND NOT EXISTS (SELECT 1 FROM _piece p WHERE p.block = _block.id));
+    OR (session IS NULL AND NOT EXISTS (SELECT 1 FROM _piece p WHERE p.block = _block.id AND p.size IS NULL));
   DELETE FROM _redaction WHERE session = (SELECT id FROM _session WHERE name = old.id);
   DELETE FROM _inbox WHERE session = (SELECT id FROM _session WHERE name = old.id);
   DELETE FROM _surface WHERE session = (SELECT id FROM _session WHERE name = old.id);
@@ -103,7 +103,7 @@ CREATE TRIGGER driver_event_pieces INSTEAD OF INSERT ON driver_event WHEN new.pi
     SELECT e.id, p.value ->> 0, coalesce(new.pieces ->> ('$[' || (p.key + 1) || '][0]'), length(e.data)) - (p.value ->> 0),
       (SELECT min(b.id) FROM _block b WHERE b.session IS NULL AND length(b.body) = length(p.value ->> 1)
          AND substr(b.body, -64) = substr(p.value ->> 1, -64) AND b.body = p.value ->> 1),
-      0, length(p.value ->> 1)
+      0, NULL
     FROM json_each(new.pieces) p, _session s JOIN _event e ON e.session = s.id
     WHERE s.name = new.session_id AND e.seq = coalesce(new.seq, (SELECT l.length - 1 FROM _length l WHERE l.session = s.id));
 END;
@@ -249,8 +249,11 @@ CREATE TRIGGER packed_block_insert INSTEAD OF INSERT ON packed_block BEGIN
 END;
 -- Blocks that nothing refers to any more, after what was packed was written out or redacted.
 CREATE TRIGGER unpacking_insert INSTEAD OF INSERT ON unpacking BEGIN
-  DELETE FROM _block WHERE (session IS NULL OR session = (SELECT id FROM _session WHERE name = new.session_id))
-    AND NOT EXISTS (SELECT 1 FROM _piece p WHERE p.block = _block.id);
+  DELETE FROM _block WHERE session IS NULL
+    AND NOT EXISTS (SELECT 1 FROM _piece p WHERE p.block = _block.id AND p.size IS NULL);
+  DELETE FROM _block WHERE session = (SELECT id FROM _session WHERE name = new.session_id)
+    AND id NOT IN (SELECT p.block FROM _session s JOIN _event e ON e.session = s.id JOIN _piece p ON p.event = e.id
+                   WHERE s.name = new.session_id AND e.cut IS NOT NULL);
 END;
 
 -- A run of fragments becomes one chunk that says how many there were; their message has the text.

@@ -76,9 +76,9 @@ CREATE TABLE _frame(
   UNIQUE (head, tail)
 ) STRICT;
 
--- Text that several events have in common, like a system prompt, or that was packed. Views fill it in. In a packed block
--- it is compressed, which only our own connection reads: it has another function `likely` (store/functions.py). To
--- SQLite that is the identity, so a stock shell sees such text as empty.
+-- Text that several events have in common, like a system prompt, or that was packed: views fill it in. A packed block is
+-- compressed, which only our own connection reads. It has another function `likely` (store/packed.py), which
+-- decompresses, and is 1 for NULL; SQLite's own gives back its argument, so a stock shell sees packed text as empty.
 CREATE TABLE _block(
   id INTEGER PRIMARY KEY,
   session INTEGER REFERENCES _session(id),  -- of a packed block: whose text it holds
@@ -91,10 +91,10 @@ CREATE TABLE _piece(
   at INTEGER NOT NULL,               -- after so many characters of the event's data
   rest INTEGER NOT NULL,             -- characters of data that follow, up to the next piece or the end
   block INTEGER NOT NULL REFERENCES _block(id),
-  start INTEGER NOT NULL, size INTEGER NOT NULL,  -- which characters of the block
+  start INTEGER NOT NULL, size INTEGER,  -- which bytes of a packed block; NULL for the whole of a shared one
   PRIMARY KEY (event, at)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX _piece_block ON _piece(block);
+CREATE INDEX _piece_shared ON _piece(block) WHERE size IS NULL;
 
 CREATE TABLE _lineage(               -- a session sees the events of `owner` below `hi`; a fork of depth d has d+1 rows
   session INTEGER NOT NULL REFERENCES _session(id),
@@ -177,15 +177,14 @@ CREATE TABLE _redaction(             -- events whose text was taken out for good
 -------------------------------------------------------------------------------------------------- 2. views
 
 -- Events with all their text. Where that is of no use `_event` is read itself, as its indexes are of what it holds.
-CREATE VIEW _text(block, body) AS
-  SELECT id, iif(typeof(body) = 'text', body, iif(typeof(likely(body)) = 'text', likely(body), '')) FROM _block;
 CREATE VIEW _entry(id, session, seq, type, time, data, source, op, span) AS
   SELECT e.id, e.session, e.seq, e.type, e.time,
     CASE WHEN e.frame IS NOT NULL THEN
         coalesce((SELECT f.head || e.data || f.tail FROM _frame f WHERE f.id = e.frame), '')
       WHEN e.cut IS NOT NULL THEN substr(e.data, 1, e.cut) || coalesce((SELECT group_concat(part, '') FROM (
-        SELECT substr(t.body, p.start + 1, p.size) || substr(e.data, p.at + 1, p.rest) AS part
-        FROM _piece p JOIN _text t ON t.block = p.block WHERE p.event = e.id ORDER BY p.at)), '')
+        SELECT CASE WHEN p.size IS NULL THEN b.body WHEN likely(NULL) IS NULL THEN ''
+            ELSE CAST(substr(likely(b.body), p.start + 1, p.size) AS TEXT) END || substr(e.data, p.at + 1, p.rest) AS part
+        FROM _piece p JOIN _block b ON b.id = p.block WHERE p.event = e.id ORDER BY p.at)), '')
       ELSE e.data END,
     e.source, e.op, coalesce(e.span, 1)
   FROM _event e;

@@ -41,6 +41,7 @@ def command(
     the ids of what was packed, with the number of events.
     """
     from dsh.session import upkeep
+    from dsh.store import rewriting
 
     if (bool(sessions) + (older_than is not None) + all_of_them) != 1:
         raise UsageError("which sessions?", hint="some by ID, or --older-than 30d, or --all")
@@ -61,6 +62,8 @@ def command(
                         output.json_line({"id": done.id, "events": done.events})
                     else:
                         output.line(f"{output.one_line(done.id)}\t{done.events}")
+            if count and not unpack:
+                rewriting.merge_index(db)
             if vacuum and not db.vacuum(_PATIENCE_MS):
                 output.note("somebody is reading: the space is given back when nobody is")
         held = query.row(db, "packed_bytes")

@@ -100,8 +100,8 @@ class Foreign:
             return 0
         with _our_errors(self._path):
             sql = f"SELECT count(*) FROM {_name(table)} WHERE {_name(where[0])} = ?"
-            (found,) = self._db.execute(sql, (where[1],)).fetchall()
-            return int(found[0])
+            found: Any = self._db.execute(sql, (where[1],)).get
+            return int(found)
 
     def _value(self, column: str) -> str:
         """A column as SQL. Text is given as its bytes, since they need not be UTF-8, which apsw insists on."""

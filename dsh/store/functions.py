@@ -1,7 +1,9 @@
 """SQL functions that the search index needs: what an event says, and the tags it is filtered by.
 
-Both read nothing but their arguments, and an event never changes: FTS5 asks again for what it was given when a document
-is removed. Snippets are cut from the event's own text, never from what is indexed here (dsh.store.spelling).
+They read nothing but their arguments, and say the same for ever: FTS5 asks again for what it was given when a document
+is removed. So what is indexed, the masking of secrets included, changes only with the version of the schema, whose
+migration then builds the index anew. Snippets are cut from the event's own text, never from what is indexed here
+(dsh.store.spelling).
 """
 
 from __future__ import annotations
@@ -13,9 +15,13 @@ import apsw
 
 from dsh.core.lossless import loads
 from dsh.core.secrets import mask
-from dsh.store.spelling import index_text, name_parts, segment_text
+from dsh.store.spelling import name_parts, segment_text
 
-_BLANK = " \t\n\v\f\r"
+# WS of docs/spec/session-query.md; what str.strip() takes differs.
+_BLANK = (
+    "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f"
+    "\u3000\ufeff"
+)
 
 DOCUMENT_TYPES = (
     "user/message",
@@ -200,11 +206,6 @@ def _parts(*row: Any) -> str:
     return segment_text(name_parts(_document(type_, data)[1]))
 
 
-def _segment(*row: Any) -> str:
-    type_, data = row
-    return index_text(_document(type_, data)[1])
-
-
 def _tags(*row: Any) -> str:
     type_, data, session_id, cwd, source = row
     return document_tags(type_, _document(type_, data)[0], session_id, cwd, source)
@@ -213,7 +214,6 @@ def _tags(*row: Any) -> str:
 def register(db: apsw.Connection) -> None:
     """Make the functions known; must happen before the first statement that reaches them is prepared."""
     for name, function, arguments in (
-        ("segment", _segment, 2),
         ("search_text", _text, 2),
         ("search_parts", _parts, 2),
         ("search_tags", _tags, 5),

@@ -94,7 +94,7 @@ MIGRATIONS: tuple[Migration, ...] = (
           at INTEGER NOT NULL,
           rest INTEGER NOT NULL,
           block INTEGER NOT NULL REFERENCES _block(id),
-          start INTEGER NOT NULL, size INTEGER NOT NULL,
+          start INTEGER NOT NULL, size INTEGER,
           PRIMARY KEY (event, at)
         ) STRICT, WITHOUT ROWID;
         CREATE TABLE _redaction(

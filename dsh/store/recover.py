@@ -165,7 +165,7 @@ class Salvage:
                         self._frames.setdefault(rowid, (head, tail))
                     case (None, None | int(), str(body) | bytes(body)):
                         self._scratch.execute("INSERT OR IGNORE INTO block VALUES (?, ?)", (rowid, body))
-                    case (int(), int(), int(), int(), int(), int()):
+                    case (int(), int(), int(), int(), int(), int() | None):
                         self._scratch.execute("INSERT OR IGNORE INTO piece VALUES (?, ?, ?, ?, ?, ?)", v)
                     case _:
                         pass
@@ -179,14 +179,14 @@ class Salvage:
             return None if around is None else (*v[1:5], f"{around[0]}{data}{around[1]}", *v[6:8])
         if cut is None:
             return v[1:8]
-        pieces: list[tuple[int, int, int, str | bytes]] = list(self._scratch.execute(_PIECES, (entry.rowid,)))
+        pieces: list[tuple[int, int, int | None, str | bytes]] = list(self._scratch.execute(_PIECES, (entry.rowid,)))
         parts: list[str] = []
         end = 0
         for at, start, size, body in pieces:
-            text = packed.text_of(body)
-            if text is None or len(text) < start + size:
+            text = packed.part(body, start, size)
+            if text is None:
                 return None
-            parts += [data[end:at], text[start : start + size]]
+            parts += [data[end:at], text]
             end = at
         return (*v[1:5], "".join([*parts, data[end:]]), *v[6:8]) if pieces and pieces[0][0] == cut else None
 

@@ -34,7 +34,7 @@ def pack_session(db: Database, session: str) -> int:
         row = named.row(db, "next_block")
         assert row is not None
         block, count, low = int(row[0]), 0, 0
-        texts: list[str] = []
+        texts: list[bytes] = []
         held = 0
         cuts: list[_Cut] = []
         while rows := named.rows(db, "pack_rows", session=session, low=low, chars=_SMALLEST, limit=_PAGE):
@@ -45,23 +45,23 @@ def pack_session(db: Database, session: str) -> int:
                 cuts.append(cut)
                 texts += inside
                 held += sum(map(len, inside))
-                if held >= packed.BLOCK_CHARS:
-                    _write(db, session, block, "".join(texts), cuts)
+                if held >= packed.BLOCK_BYTES:
+                    _write(db, session, block, b"".join(texts), cuts)
                     count += len(cuts)
                     block, held = block + 1, 0
                     texts.clear()
                     cuts.clear()
             low = rows[-1][0] + 1
         if cuts:
-            _write(db, session, block, "".join(texts), cuts)
+            _write(db, session, block, b"".join(texts), cuts)
         return count + len(cuts)
 
 
-def _cut(seq: int, data: str, held: int) -> tuple[_Cut, list[str]]:
-    """An event's data without its long texts, and these; `held` characters are in the block already."""
+def _cut(seq: int, data: str, held: int) -> tuple[_Cut, list[bytes]]:
+    """An event's data without its long texts, and these in UTF-8; `held` bytes are in the block already."""
     kept: list[str] = []
     pieces: list[list[int]] = []
-    inside: list[str] = []
+    inside: list[bytes] = []
     at = end = 0
     for found in re.finditer(_STRING, data, re.DOTALL):
         left, right = found.span(1)
@@ -69,15 +69,16 @@ def _cut(seq: int, data: str, held: int) -> tuple[_Cut, list[str]]:
             continue
         kept.append(data[end:left])
         at += left - end
-        pieces.append([at, held, right - left])
-        inside.append(data[left:right])
-        held += right - left
+        text = data[left:right].encode()
+        pieces.append([at, held, len(text)])
+        inside.append(text)
+        held += len(text)
         end = right
     kept.append(data[end:])
     return _Cut(seq, "".join(kept), pieces, data), inside
 
 
-def _write(db: Database, session: str, block: int, text: str, cuts: list[_Cut]) -> None:
+def _write(db: Database, session: str, block: int, text: bytes, cuts: list[_Cut]) -> None:
     db.rows("INSERT INTO packed_block(id, session_id, body) VALUES (?, ?, ?)", (block, session, packed.compress(text)))
     for cut in cuts:
         pieces = dumps([[at, block, start, size] for at, start, size in cut.pieces])
@@ -133,8 +134,13 @@ def redact_event(db: Database, session: str, seq: int, data: str) -> None:
         _drop_blocks(db, session)
 
 
+def merge_index(db: Database) -> None:
+    """Merge the pieces that the search index was written in, which makes it some hundredths smaller and faster."""
+    db.rows("INSERT INTO search(search) VALUES ('optimize')")
+
+
 def purge(db: Database, patience_ms: int) -> bool:
     """Have the file forget what was deleted or redacted: the index is merged, since until then it keeps words that it
     no longer finds, and every page is written anew. False if readers kept the old pages from being given back."""
-    db.rows("INSERT INTO search(search) VALUES ('optimize')")
+    merge_index(db)
     return db.vacuum(patience_ms)

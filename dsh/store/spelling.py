@@ -10,8 +10,8 @@ What it gets wrong is spelled otherwise before it sees the text:
   found by its base.
 - Letters that people without them type otherwise: `straße` is `strasse`, a ligature its letters, full width is half.
 
-The same text must be spelled the same for ever, since FTS5 removes a document by the words it was added with: the ranges
-are spelled out here, and nothing asks a table of Python's that a later version may have changed.
+The same text must be spelled the same for ever, since FTS5 removes a document by the words it was added with: the
+ranges are written out here, and nothing asks a table of Python's that a later version may have changed.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _MARKS = (
     (0xAA7B, 0xAA7D),
 )  # fmt: skip
 _EMOJI = ((0x2300, 0x23FF), (0x2600, 0x27BF), (0x2B1B, 0x2B55), (0x1F000, 0x1F3FA), (0x1F400, 0x1FAFF))
+_NO_LETTERS = (0xFDD0, 0xFDD1)
 _SKIN_TONES = ((0x1F3FB, 0x1F3FF),)
 _FULL_WIDTH = ((0xFF10, 0xFF19), (0xFF21, 0xFF3A), (0xFF41, 0xFF5A))
 _LATIN = ((0x00C0, 0x024F), (0x1E00, 0x1EFF))
@@ -78,11 +79,13 @@ def _spell(character: str) -> str:
         return f" u{code:x} "
     if code in _skin_tones:
         return " "
+    if code in _NO_LETTERS:
+        return "\ufffd"
     if code in _full_width:
         return chr(code - 0xFEE0)
     if code in _latin:  # unicode61 takes off one accent, Vietnamese has two
-        base, *accents = unicodedata.normalize("NFD", character)
-        return base if len(accents) > 1 else character
+        letters = unicodedata.normalize("NFD", character)
+        return letters[0] if len(letters) > 2 else character
     return character
 
 
@@ -112,7 +115,10 @@ _runs = _Runs()
 
 
 def segment_text(text: str) -> str:
-    """Text for unicode61 to cut into words."""
+    """Text for unicode61 to cut into words; NUL, and two signs that it would take for letters, become U+FFFD
+    (SQ-42)."""
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
     return text if text.isascii() else re.sub(r"[^\x00-\x7f]+", lambda found: _runs[found[0]], text)
 
 
@@ -136,8 +142,8 @@ def shown_character(word: str) -> str | None:
 
 # ---------------------------------------------------------------------------------------------------- parts of names
 
-# What a byte of Latin-1 is to a name: a small letter, a capital, a digit, or no part of it (the underscore neither: what
-# stands between two is a name by itself).
+# What a byte of Latin-1 is to a name: a small letter, a capital, a digit, or no part of it. The underscore is none: what
+# stands between two is a name by itself.
 _SHAPE = bytes(
     b"a"[0] if chr(c).islower() and chr(c).isalpha() and c not in (0xAA, 0xBA, 0xB5)
     else b"A"[0] if chr(c).isupper()
@@ -181,9 +187,3 @@ def name_parts(text: str) -> str:
             found[_names[text[start:end]]] = None
         at = shape.find(b"aA", end)
     return " ".join(found)
-
-
-def index_text(text: str) -> str:
-    """The indexed form of a document: its words, then the parts of its camelCase names."""
-    parts = name_parts(text)
-    return segment_text(f"{text}\n{parts}" if parts else text)

@@ -125,14 +125,6 @@ def index_search(db: Database) -> Iterator[int]:
         yield max(0, row[1] - row[0] - _INDEX_EVENTS)
 
 
-def put_import_source(db: Database, tool: str, path: str, stamp: str, state: str) -> None:
-    """Note what was read of a file of another tool; `state` is JSON text."""
-    db.rows(
-        "INSERT INTO import_source(tool, path, stamp, state, imported_at) VALUES (?, ?, ?, ?, ?)",
-        (tool, path, stamp, state, now_ms()),
-    )
-
-
 def rebuild_search(db: Database) -> Iterator[int]:
     """Make the full-text index anew from the log (SQ-73), a piece for each value that is asked for: how many events
     are left. Each piece is a transaction of its own, so others can write, and search what is indexed, in between."""

@@ -20,6 +20,7 @@ BENCHES = {
     "search": bench_processes.search,
     "append": bench_processes.append,
     "steps": bench_processes.steps,
+    "size": bench_processes.size,
     "prefix": bench_long.prefix,
     "concurrency": bench_long.concurrency,
     "growth": bench_long.growth,
@@ -32,6 +33,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {' '.join(BENCHES)}; none means all")
     parser.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds of each comparison (15)")
     parser.add_argument("--documents", type=int, default=100_000, metavar="N", help="documents to search in (100000)")
+    parser.add_argument(
+        "--runs", type=int, default=1000, metavar="N", help="one-shot runs whose space is measured (1000)"
+    )
     parser.add_argument("--seconds", type=float, default=60, metavar="N", help="of 8 writers at once (60)")
     parser.add_argument("--events", type=int, default=1_000_000, metavar="N", help="in the longest history (1000000)")
     parser.add_argument("--binary", metavar="PATH", help="measure the one-file build, too")

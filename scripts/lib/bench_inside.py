@@ -93,10 +93,13 @@ def history(folder: Path, documents: int) -> dict[str, Any]:
 
 def append(folder: Path, count: int) -> dict[str, Any]:
     """Events a second, one transaction each, `count` slices of 2000: through the view, and into a table of the same
-    columns and the same uniqueness in a database with the same settings, but without rules."""
+    columns and the same uniqueness in a database with the same settings, but without rules. `work` are the events of
+    steps as they come, two thirds of them chunks, with the index brought up to date after every five steps."""
     db = Database.open(folder / "view.db")
     session = Sessions(Host(load()), db).create()
     _open_step(session, 1, 1)
+    working = Sessions(Host(load()), db).create()
+    working.record("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": USER}})
     plain = apsw.Connection(str(folder / "plain.db"))
     for setting in ("journal_mode = wal", "synchronous = NORMAL", "foreign_keys = 1", "temp_store = MEMORY"):
         plain.execute(f"PRAGMA {setting}").fetchall()
@@ -119,7 +122,29 @@ def append(folder: Path, count: int) -> dict[str, Any]:
     def through_session() -> None:
         session.append("assistant/chunk", chunk)
 
-    sides = {"view": into_view, "plain": into_table, "session": through_session}
+    work = _work(folder)
+
+    def work_into_view() -> None:
+        name, data, op = next(work)
+        if name is None:
+            writes.refresh_search(db)
+            return
+        writes.insert_event(db, working.id, working.length, name, writes.now_ms(), data, None, op)
+        working.length += 1
+
+    same_work = _work(folder)
+
+    def work_into_table() -> None:
+        name, data, op = next(same_work)
+        if name is None:
+            return
+        row = (2, next(seqs), name, writes.now_ms(), data, None, op)
+        plain.execute("INSERT INTO event(session, seq, type, time, data, source, op) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    sides = {
+        "view": into_view, "plain": into_table, "session": through_session,
+        "work": work_into_view, "plain work": work_into_table,
+    }  # fmt: skip
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(count + 1):
         for name, act in sides.items():
@@ -129,6 +154,33 @@ def append(folder: Path, count: int) -> dict[str, Any]:
     db.close()
     plain.close()
     return found
+
+
+def _work(folder: Path) -> Iterator[tuple[str | None, str, str | None]]:
+    """Events of steps without end: type, data and surface operation; None as the type where a turn would end."""
+    draw = random.Random(3)
+    words = "".join(path.read_text("utf-8", "replace") for path in sorted(Path(random.__file__).parent.glob("a*.py")))
+    step = 0
+    while True:
+        step += 1
+        at = {"turn": 1, "step": step}
+        place = draw.randrange(len(words) - 8000)
+        said, asked = words[place : place + 400], words[place + 400 : place + 500]
+        result = words[place + 500 : place + 500 + draw.choice((200, 800, 2000, 6000))]
+        call = {"type": "tool-call", "id": f"call_{step}", "name": "bash", "arguments": dumps({"command": asked})}
+        message = {"content": [{"type": "text", "text": said}, call], "provenance": CONFIG}
+        answer = {"callId": call["id"], "content": [{"type": "text", "text": result}], "isError": False}
+        called = {"callId": call["id"], "name": "bash", "arguments": call["arguments"]}
+        yield "step/start", dumps(at), None
+        for start in range(0, 400, 50):
+            chunk = {"type": "text-delta", "index": 0, "text": said[start : start + 50]}
+            yield "assistant/chunk", dumps({**at, "chunk": chunk}), None
+        yield "assistant/message", dumps({**at, **message}), '"append"'
+        yield "tool/call", dumps({**at, **called}), None
+        yield "tool/result", dumps({**at, **answer}), '"append"'
+        yield "step/end", dumps(at), None
+        if step % 5 == 0:
+            yield None, "", None
 
 
 def _timed(act: Callable[[], object], times: int) -> float:

@@ -167,9 +167,12 @@ def append(options: argparse.Namespace, folder: Path) -> None:
             ["view `event` (chunks)", spread(made["view"])],
             ["plain table", spread(made["plain"])],
             ["Session.append, checked, frozen and announced", spread(made["session"])],
+            ["whole steps through the view, and the index", spread(made["work"])],
+            ["the same events into a plain table", spread(made["plain work"])],
         ]
     )
-    print(f"  view / plain: {ratio(made['view'], made['plain'], 0.6, more=True)}")
+    print(f"  view / plain, chunks: {ratio(made['view'], made['plain'], 0.6, more=True)}")
+    print(f"  view / plain, whole steps with the index: {ratio(made['work'], made['plain work'], 0.35, more=True)}")
 
 
 def steps(options: argparse.Namespace, folder: Path) -> None:
@@ -187,14 +190,38 @@ def steps(options: argparse.Namespace, folder: Path) -> None:
     table(rows)
 
 
+def size(options: argparse.Namespace, folder: Path) -> None:
+    """how much space a history takes: one-shot runs, sessions as dsh logs them, and as an import leaves them."""
+    home = _new(folder, "home")
+    answer = home / "answer.jsonl"
+    answer.write_text('{"text":"A short answer, of no more than two lines, to a question that was as short."}\n')
+    env = environment(home, DSH_DB=str(home / "dsh.db"))
+    argv = [str(ROOT / "scripts" / "dsh"), "run", "--mock", str(answer), "what is this?"]
+    sizes = []
+    for count in (20, options.runs):
+        for _ in range(count):
+            run(argv, env, home)
+        run([str(ROOT / "scripts" / "dsh"), "db", "vacuum"], env, home)
+        sizes.append((home / "dsh.db").stat().st_size)
+    each = (sizes[1] - sizes[0]) / options.runs
+    print(f"  {options.runs} one-shot runs: {each:.0f} bytes each, {limit([each], 4096, ' bytes')}")
+    rows = [["to the same as JSON Lines", "events", "raw MB", "hot", "packed", "thinned too", "index, hot"]]
+    for kind in ("streamed", "messages"):
+        made = _inside(kind, folder, "200", part="bench_size.py")
+        raw = made["raw"]
+        ratios = (f"{made[state] / raw:.2f}" for state in ("hot", "packed", "thinned", "index hot"))
+        rows.append([kind, f"{made['events']:,}", f"{raw / 1e6:.1f}", *ratios])
+    table(rows)
+
+
 def _new(folder: Path, kind: str) -> Path:
     """An empty folder."""
     return Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=folder))
 
 
-def _inside(name: str, folder: Path, *arguments: str) -> dict[str, Any]:
+def _inside(name: str, folder: Path, *arguments: str, part: str = "bench_inside.py") -> dict[str, Any]:
     """Run a part that needs dsh in its process; its last line is JSON."""
-    argv = [sys.executable, "-I", "-S", "-X", "utf8", str(ROOT / "scripts" / "lib" / "bench_inside.py")]
+    argv = [sys.executable, "-I", "-S", "-X", "utf8", str(ROOT / "scripts" / "lib" / part)]
     done = subprocess.run(
         [*argv, name, str(folder), *arguments], capture_output=True, text=True, check=False, env=environment(folder)
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dsh.core.lossless import dumps
 from dsh.store import writes
 from dsh.store.functions import document_text
-from dsh.store.spelling import index_text
+from dsh.store.spelling import name_parts, segment_text
 from tests.session.kit import World, dump, fill, raw, whole_turn, world
 
 WORDS = st.sampled_from(
@@ -86,8 +86,9 @@ def test_the_view_and_the_function_say_the_same(tmp_path: Path, events: list[tup
         for seq, (type_, data) in enumerate(events, 1):
             assert said.get(seq, "") == document_text(type_, data), (type_, data)
         writes.refresh_search(w.db)
-        indexed = w.db.rows("SELECT rowid, text FROM search ORDER BY rowid")
-        assert [t for _, t in indexed if t] == [index_text(t) for _, t in sorted(said.items())]
+        indexed = w.db.rows("SELECT text, parts FROM search ORDER BY rowid")
+        spelled = [(segment_text(t), segment_text(name_parts(t))) for _, t in sorted(said.items())]
+        assert [row for row in indexed if row[0]] == spelled
         assert_sound(w)
     finally:
         w.db.close()
