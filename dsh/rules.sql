@@ -230,7 +230,7 @@ END;
 CREATE TRIGGER packing_insert INSTEAD OF INSERT ON packing BEGIN
   SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _lease l JOIN _session s ON s.id = l.session WHERE s.name = new.session_id;
   SELECT RAISE(ABORT, 'REWRITE_INVALID') WHERE new.whole IS NOT (SELECT e.data FROM _entry e JOIN _session s
-    ON s.id = e.session WHERE s.name = new.session_id AND e.seq = new.seq AND s.open_turn IS NULL);
+    ON s.id = e.session WHERE s.name = new.session_id AND e.seq = new.seq);
   UPDATE _store SET rewriting = (SELECT id FROM _session WHERE name = new.session_id);
   DELETE FROM _piece WHERE event = (SELECT e.id FROM _event e, _store t WHERE e.session = t.rewriting AND e.seq = new.seq);
   UPDATE _event SET data = new.data, cut = new.pieces ->> '$[0][0]', frame = NULL
@@ -260,7 +260,8 @@ END;
 CREATE TRIGGER thinning_insert INSTEAD OF INSERT ON thinning BEGIN
   SELECT RAISE(ABORT, 'SESSION_LEASED') FROM _lease l JOIN _session s ON s.id = l.session WHERE s.name = new.session_id;
   SELECT RAISE(ABORT, 'REWRITE_INVALID') WHERE NOT EXISTS (SELECT 1 FROM _session s WHERE s.name = new.session_id
-      AND s.open_turn IS NULL AND new.first < new.last
+      AND new.first < new.last AND (s.open_turn IS NULL OR new.last < (SELECT max(b.seq) FROM _event b
+        WHERE b.session = s.id AND b.type = 'turn/start' AND b.type <> 'assistant/chunk'))
       AND (SELECT sum(coalesce(e.span, 1)) FROM _event e WHERE e.session = s.id AND e.seq BETWEEN new.first AND new.last
            AND e.type = 'assistant/chunk' AND e.op IS NULL) = new.last - new.first + 1);
   UPDATE _store SET rewriting = (SELECT id FROM _session WHERE name = new.session_id), generation = generation + 1;

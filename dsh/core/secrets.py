@@ -31,9 +31,14 @@ def masked(text: str, spans: list[Span]) -> str:
     parts: list[str] = []
     at = 0
     for start, end, kind in spans:
-        parts += text[at:start], f"[redacted:{kind}]"
+        parts += text[at:start], mark(kind)
         at = end
     return "".join(parts) + text[at:]
+
+
+def mark(kind: str) -> str:
+    """What stands in place of something; an empty kind is somebody's own words."""
+    return f"[redacted:{kind}]" if kind else "[redacted]"
 
 
 def find(text: str) -> list[Span]:
@@ -128,6 +133,7 @@ def _shapes() -> list[_Shape]:
         *(_Shape("openai", _token(f"sk-{of}-", _DIGIT + _WORD + "{20,}")) for of in ("proj", "svcacct", "admin")),
         _Shape("openrouter", _token("sk-or-v1-", "[0-9a-f]{32,}")),
         _Shape("api-key", _token("sk-", _DIGIT + "[A-Za-z0-9]{20,}")),  # of many services
+        _Shape("api-key", _token("sk-", _DIGIT + "(?=[a-z0-9_-]{0,80}[A-Z])" + _WORD + "{20,}")),
         *(_Shape("github", _token(f"gh{of}_", "[A-Za-z0-9_]{36,}")) for of in "opsur"),
         _Shape("github", _token("github_pat_", "[A-Za-z0-9_]{36,}")),
         _Shape("gitlab", _token("glpat-", _WORD + r"{20,}(?:\.[A-Za-z0-9_-]{1,64}){0,4}")),

@@ -8,7 +8,6 @@ FROM (
     (SELECT coalesce(sum(octet_length(e.data)), 0) FROM event e WHERE e.session_id = s.id
        AND e.seq >= coalesce((SELECT f.boundary + 1 FROM fork f WHERE f.id = s.id), 0))) AS bytes
   FROM session s
-  WHERE (:before IS NULL OR s.updated_at < :before) AND s.open_turn IS NULL
-    AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.session_id = s.id)) r
+  WHERE (:before IS NULL OR s.updated_at < :before) AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.session_id = s.id)) r
 WHERE :larger IS NULL OR r.bytes > :larger
 ORDER BY r.updated_at, r.id

@@ -8,5 +8,5 @@ SELECT d.id,
     (SELECT f.id FROM lineage l JOIN session f ON f.id = l.session_id
      WHERE l.owner_id = d.session_id AND l.last >= d.seq AND f.hidden IS NULL ORDER BY f.created_at, f.id LIMIT 1) END,
   d.session_id, d.seq, d.type, d.time
-FROM json_each(:ids) j CROSS JOIN search_document d ON d.id = j.value CROSS JOIN session w ON w.id = d.session_id
+FROM json_each(:ids) j CROSS JOIN search_event d ON d.id = j.value CROSS JOIN session w ON w.id = d.session_id
 ORDER BY j.key

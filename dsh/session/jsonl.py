@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from dsh.core.errors import DshError, SessionError
 from dsh.core.events import SessionHeader, span
-from dsh.core.lossless import MAX_INT, dumps, freeze, loads
+from dsh.core.lossless import MAX_INT, dumps, freeze, loads, mend_surrogates
 from dsh.session.records import check_envelope, check_header
 
 FIRST_BYTE = b"{"
@@ -47,10 +47,12 @@ _FRAGMENT = (
 )
 
 
-def header_line(header: SessionHeader) -> str:
-    """Line 1 (PE-60)."""
+def header_line(header: SessionHeader, *, source: str | None = None, incarnation: str | None = None) -> str:
+    """Line 1 (PE-60). The tool that the session was imported from, and its incarnation, go with a copy of it."""
     fields: dict[str, Any] = {"type": "session", **{f: header[f] for f in _HEADER_FIELDS if f in header}}  # type: ignore[literal-required]
-    return dumps({**fields, "delegationDepth": header.get("delegationDepth", 0)}) + "\n"
+    fields["delegationDepth"] = header.get("delegationDepth", 0)
+    kept = {"source": source, "incarnation": incarnation}
+    return dumps(fields | {k: v for k, v in kept.items() if v is not None}) + "\n"
 
 
 def event_text(row: Row) -> str:
@@ -151,6 +153,8 @@ class LogReader:
         self._lines = enumerate(lines, 1)
         self.header: SessionHeader | None = None
         self.session: str | None = None
+        self.source: str | None = None  # the tool that it was imported from
+        self.incarnation: str | None = None
         self.left_out: list[str] = []  # fields of the header that have no place in the database
         self.dropped = 0
         self._first: tuple[int, bytes] | None = None
@@ -169,6 +173,8 @@ class LogReader:
         version = record.pop("version", None)
         if type(version) is int and version != 0:
             raise SessionError(f"the session has format version {version}", code="VERSION_UNSUPPORTED")
+        self.source = _taken(record, "source")
+        self.incarnation = _taken(record, "incarnation")
         self.left_out = sorted(set(record) - {"type", *_HEADER_FIELDS})
         header = SessionHeader(version=0)
         header.update({f: record[f] for f in _HEADER_FIELDS if f in record})  # type: ignore[typeddict-item]
@@ -215,6 +221,15 @@ class LogReader:
         except DshError as error:
             raise SessionError(f"event {seq} (line {line}): {error.message}", code="SEED_INVALID") from error
         return cast(dict[str, Any], frozen)
+
+
+def _taken(record: dict[str, Any], field: str) -> str | None:
+    """A text that is no field of the header; anything else stays among what is left out."""
+    value = record.get(field)
+    if not isinstance(value, str) or not value or mend_surrogates(value) != value:
+        return None
+    del record[field]
+    return value
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 
 from dsh.core.errors import DshError, SessionError, StoreError, UsageError
-from dsh.store import functions, guard, locks, migrations, packed, phrases
+from dsh.store import functions, guard, locks, migrations, packed, phrases, relevance
 
 Row = tuple[Any, ...]
 
@@ -316,7 +316,8 @@ def _prepare(db: apsw.Connection, path: Path, busy: BusyWait, *, sealed: bool) -
             source.close()
 
     migrations.migrate(db, backup=backup)
-    phrases.register(db)  # asks the file, so only once it is known to be ours
+    phrases.register(db)  # asks the file, so only once it is known to be ours; so does the next
+    relevance.register(db)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     # Readers never wait for the writer and the writer never for readers. Set after the schema check, so that a
     # database that is not ours keeps its mode (PE-53).

@@ -97,6 +97,7 @@ def document_text(type_: str, data: Any) -> str:
 # somebody types reaches into these words, and unicode61 takes it for a letter.
 _TAG = "\ue000"
 OWN = _TAG + "own"  # a person's own words, and answers that ended a turn: what ranks before all the rest
+OWN_TYPES = frozenset({"user/message", "steering/message", "assistant/message"})
 HERE = "dsh"  # the source of sessions that were not imported
 
 

@@ -14,7 +14,7 @@ _TEXT = 0  # the column of the index that is what an event says
 
 
 def _place(hit: apsw.FTS5ExtensionApi, /, *_: apsw.SQLiteValue) -> int:
-    places = hit.phrase_locations(0)[_TEXT]
+    places = hit.phrase_column_offsets(0, _TEXT)
     spans, size = len(places), len(hit.phrases[0])
     if size > 1:
         spans, end = 0, -1

@@ -28,7 +28,7 @@ class _Cut(NamedTuple):
 def pack_session(db: Database, session: str) -> int:
     """Compress the long texts of a session; how many events. Reading, searching and going on stay as they are.
 
-    SESSION_LEASED while a process drives it, REWRITE_INVALID while a turn is open.
+    SESSION_LEASED while a process drives it.
     """
     with db.transaction():
         row = named.row(db, "next_block")
@@ -89,7 +89,7 @@ def _write(db: Database, session: str, block: int, text: bytes, cuts: list[_Cut]
 
 
 def unpack_session(db: Database, session: str) -> int:
-    """Write a packed session's texts out again; how many events. SESSION_LEASED, REWRITE_INVALID as in packing."""
+    """Write a packed session's texts out again; how many events. SESSION_LEASED as in packing."""
     count, low = 0, 0
     with db.transaction():
         while rows := named.rows(db, "packed_rows", session=session, low=low, limit=_PAGE):
@@ -109,10 +109,9 @@ def _drop_blocks(db: Database, session: str) -> None:
 
 
 def thin_session(db: Database, session: str) -> int:
-    """Leave out the streamed fragments of a session, whose messages stay; how many events went.
+    """Leave out the streamed fragments of a session's closed turns, whose messages stay; how many events went.
 
-    A run of them becomes one chunk `{"type":"thinned","count":N}` that stands for N seqs. SESSION_LEASED,
-    REWRITE_INVALID as in packing.
+    A run of them becomes one chunk `{"type":"thinned","count":N}` that stands for N seqs. SESSION_LEASED as in packing.
     """
     gone = 0
     with db.transaction():

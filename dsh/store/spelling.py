@@ -8,6 +8,7 @@ What it gets wrong is spelled otherwise before it sees the text:
   at which unicode61 would cut, are words like `m0e34`.
 - An emoji, of which unicode61 makes nothing, is a word like `u1f600`; skin tones and joiners are left out, so each is
   found by its base.
+- Signs of private use, as prompts of shells have them, are no letters.
 - Letters that people without them type otherwise: `straße` is `strasse`, a ligature its letters, full width is half.
 
 The same text must be spelled the same for ever, since FTS5 removes a document by the words it was added with: the
@@ -35,7 +36,7 @@ _MARKS = (
     (0xAA7B, 0xAA7D),
 )  # fmt: skip
 _EMOJI = ((0x2300, 0x23FF), (0x2600, 0x27BF), (0x2B1B, 0x2B55), (0x1F000, 0x1F3FA), (0x1F400, 0x1FAFF))
-_NO_LETTERS = (0xFDD0, 0xFDD1)
+_NO_LETTERS = ((0xE000, 0xF8FF), (0xFDD0, 0xFDEF), (0xF0000, 0x10FFFF))  # unicode61 takes them for some: SQ-42
 _SKIN_TONES = ((0x1F3FB, 0x1F3FF),)
 _FULL_WIDTH = ((0xFF10, 0xFF19), (0xFF21, 0xFF3A), (0xFF41, 0xFF5A))
 _LATIN = ((0x00C0, 0x024F), (0x1E00, 0x1EFF))
@@ -65,6 +66,7 @@ class _Ranges:
 
 _own_words, _marks, _emoji = _Ranges(*_OWN_WORDS), _Ranges(*_MARKS), _Ranges(*_EMOJI)
 _skin_tones, _full_width, _latin = _Ranges(*_SKIN_TONES), _Ranges(*_FULL_WIDTH), _Ranges(*_LATIN)
+_no_letters = _Ranges(*_NO_LETTERS)
 
 
 def _spell(character: str) -> str:
@@ -79,7 +81,7 @@ def _spell(character: str) -> str:
         return f" u{code:x} "
     if code in _skin_tones:
         return " "
-    if code in _NO_LETTERS:
+    if code in _no_letters:
         return "\ufffd"
     if code in _full_width:
         return chr(code - 0xFEE0)
@@ -115,8 +117,7 @@ _runs = _Runs()
 
 
 def segment_text(text: str) -> str:
-    """Text for unicode61 to cut into words; NUL, and two signs that it would take for letters, become U+FFFD
-    (SQ-42)."""
+    """Text for unicode61 to cut into words; NUL, and signs that it would take for letters, become U+FFFD (SQ-42)."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
     return text if text.isascii() else re.sub(r"[^\x00-\x7f]+", lambda found: _runs[found[0]], text)
@@ -142,8 +143,8 @@ def shown_character(word: str) -> str | None:
 
 # ---------------------------------------------------------------------------------------------------- parts of names
 
-# What a byte of Latin-1 is to a name: a small letter, a capital, a digit, or no part of it. The underscore is none: what
-# stands between two is a name by itself.
+# What a byte of Latin-1 is to a name: a small letter, a capital, a digit, or no part of it. The underscore is none:
+# what stands between two is a name by itself.
 _SHAPE = bytes(
     b"a"[0] if chr(c).islower() and chr(c).isalpha() and c not in (0xAA, 0xBA, 0xB5)
     else b"A"[0] if chr(c).isupper()

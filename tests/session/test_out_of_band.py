@@ -12,7 +12,6 @@ import trio.testing
 from dsh.core.errors import DshError, SessionError, StoreError
 from dsh.core.events import event_type
 from dsh.core.lossless import thaw
-from dsh.session import titles
 from dsh.session.session import Session
 from tests.session.kit import World, code, end_turn, prompt, start_step, start_turn, whole_turn
 
@@ -281,38 +280,3 @@ def test_a_flush_makes_what_was_written_searchable(w: World, s: Session) -> None
     end_turn(s)
     run(w.sessions.append_out_of_band, s, "session/title", TITLE, TRIGGER)
     assert w.db.rows("SELECT count(*) FROM search WHERE search MATCH 'xylophone'") == [(1,)]
-
-
-# ---------------------------------------------------------------------------------------------------------- titles
-
-
-@pytest.mark.rule("ST-10")
-@pytest.mark.parametrize(
-    ("text", "title"),
-    [
-        ("plain words", "plain words"),
-        ("  two\r\n\tlines \u3000 here ", "two lines here"),
-        ("\x1b]0;window\x07a\x1b]8;;http://x\x1b\\b\x9dosc\x07c", "abc"),
-        ("a\x1b]0;never ends", "a"),
-        ("\x1b[1;31mred\x1b[0m \x9b2Jx", "red x"),
-        ("a\x1bMb\x1b_c", "abc"),
-        ("nul\x00bell\x07del\x7fc1\x85", "nulbelldelc1"),
-        ("zero\u200bwidth \u202eturned\u202c \u2066x\ufeff\u2060", "zerowidth turned x"),
-        ("修改\u200f标题", "修改标题"),
-        ("\x1b[31m\u200b \t", ""),
-    ],
-)
-def test_a_title_is_one_harmless_line(text: str, title: str) -> None:
-    assert titles.normalised(text) == title
-
-
-@pytest.mark.rule("SE-57", "ST-50")
-def test_a_persons_title_is_the_newest(w: World, s: Session) -> None:
-    event = run(titles.rename, w.sessions, s, titles.given(" My \x1b[1mtitle "))
-    assert thaw(event["data"]) == {"title": "My title", "messageSeqs": [], "source": {"kind": "user"}}
-    assert w.db.rows("SELECT title, origin FROM title WHERE session_id = 's'") == [("My title", "event")]
-    child = w.sessions.fork(s, child="child")
-    run(titles.rename, w.sessions, child, "Other")
-    assert w.db.rows("SELECT session_id, title FROM title ORDER BY 1") == [("child", "Other"), ("s", "My title")]
-    for bad in ("", " \u200b ", "x" * 201):
-        assert code(titles.given, bad) == "USAGE"

@@ -1,18 +1,11 @@
-"""Datasette, a program that knows nothing of ours, shows every public view.
-
-It is installed once, with pip as the developer configured it, into `${XDG_CACHE_HOME:-~/.cache}/dsh-tests/datasette`.
-"""
+"""Datasette, a program that knows nothing of ours, shows every public view."""
 
 from __future__ import annotations
 
-import fcntl
 import http.client
 import json
-import os
-import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -24,45 +17,16 @@ import pytest
 from dsh.query import catalog
 from dsh.store import writes
 from tests.history import History, call, text
-from tests.local_model import REAL_ENVIRONMENT
-
-_CACHE = Path(REAL_ENVIRONMENT["XDG_CACHE_HOME"] or Path.home() / ".cache") / "dsh-tests"
-_WANTED = "datasette>=0.64,<1"
-
+from tests.programs import installed
 
 FILLED = {"session", "fork", "event", "lineage", "surface", "surface_history", "message", "turn", "step", "tool_call",
     "request_header", "todo", "title", "session_title", "summary", "lease", "activity", "inbox", "setting", "cache",
     "trusted_folder", "migration", "import_source", "saved_query", "store", "search_document"}  # fmt: skip
 
 
-def real_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in REAL_ENVIRONMENT}
-    return kept | {name: value for name, value in REAL_ENVIRONMENT.items() if value is not None}
-
-
 @pytest.fixture(scope="session")
 def datasette() -> Path:
-    """The program. Where it cannot be installed the test skips, in CI it fails."""
-    folder = _CACHE / "datasette"
-    folder.mkdir(parents=True, exist_ok=True)
-    program = folder / "venv" / "bin" / "datasette"
-    done = folder / "done"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = f"{_WANTED} {sys.version}"
-        if not (done.exists() and done.read_text() == stamp and program.exists()):
-            shutil.rmtree(folder / "venv", ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-            pip = [str(folder / "venv" / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check", "install"]
-            made = subprocess.run(
-                [*pip, _WANTED], env=real_environment(), capture_output=True, text=True, check=False, timeout=600
-            )
-            if made.returncode != 0:
-                if os.environ.get("CI"):
-                    pytest.fail(made.stderr)
-                pytest.skip("datasette cannot be installed here")
-            done.write_text(stamp)
-    return program
+    return installed("datasette", "datasette>=0.64,<1")
 
 
 @contextmanager

@@ -245,12 +245,7 @@ def test_packing_leaves_a_driven_session_alone(tmp_path: Path) -> None:
             change(h.db, "s")
         assert refused.value.code == "SESSION_LEASED"
     writes.release_lease(h.db, "s", "me")
-    h.event("s", "turn/start", {"turn": 3, "trigger": {"kind": "message", "source": {"kind": "user"}}})
-    for change in (rewriting.pack_session, rewriting.thin_session):
-        with pytest.raises(SessionError) as refused:
-            change(h.db, "s")
-        assert refused.value.code == "REWRITE_INVALID"
-    assert log(h.db)[:-1] == before
+    assert log(h.db) == before
     assert stored(h.path, "SELECT rewriting FROM _store") == [(None,)]
 
 
@@ -339,6 +334,26 @@ def test_thinning_leaves_messages_and_usage(tmp_path: Path, packed: bool) -> Non
     assert h.db.rows("SELECT changes FROM session WHERE id = 's'") == [(1,)]
     h.turn("s", 3, "it goes on", text("yes"))
     assert complaints(h.db) == []
+
+
+@pytest.mark.rule("PE-86")
+def test_an_open_turn_keeps_what_was_streamed_in_it(tmp_path: Path) -> None:
+    h = History(tmp_path / "x.db")
+    chatty(h)
+    closed_length = len(log(h.db))
+    h.event("s", "turn/start", {"turn": 3, "trigger": {"kind": "message", "source": {"kind": "user"}}})
+    h.event("s", "step/start", {"turn": 3, "step": 1})
+    for word in ("so ", "far"):
+        piece = {"type": "text-delta", "index": 0, "text": word}
+        h.event("s", "assistant/chunk", {"turn": 3, "step": 1, "chunk": piece})
+    before = log(h.db)
+    assert rewriting.pack_session(h.db, "s") > 0
+    assert log(h.db) == before
+    assert rewriting.thin_session(h.db, "s") > 0
+    assert log(h.db)[-4:] == before[closed_length:]
+    with pytest.raises(SessionError) as refused:
+        h.db.rows("INSERT INTO thinning(session_id, first, last) VALUES ('s', ?, ?)", (before[-2][1], before[-1][1]))
+    assert refused.value.code == "REWRITE_INVALID"
 
 
 # ------------------------------------------------------------------------------------------------------- redaction

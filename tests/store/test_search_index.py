@@ -113,7 +113,7 @@ def assert_sound(w: World) -> None:
     ("type_", "data", "wanted"),
     [
         ("user/message", {"content": [{"type": "text", "text": " a "}, {"type": "reasoning", "text": "b"}]}, "a\nb"),
-        ("user/message", {"content": [{"type": "text", "text": "\u00a0a"}]}, "\u00a0a"),
+        ("user/message", {"content": [{"type": "text", "text": "\u00a0a\x1c"}]}, "a\x1c"),
         ("user/message", {"content": [{"type": "image", "text": "a"}]}, ""),
         ("assistant/message", {"content": [{"arguments": "{}", "type": "tool-call", "name": "n"}]}, "n\n{}"),
         (

@@ -1,0 +1,3 @@
+-- The ids of sessions that were deleted here.
+-- → id
+SELECT id FROM deleted_session
