@@ -17,7 +17,9 @@ from dsh.store.spelling import LETTERS, is_own_word, segment_text, shown_charact
 _TOKEN = re.compile(r"[^\W_]+")
 _MARKS = "[\u0300-\u036f]"
 _MARK = re.compile(_MARKS)
-_TWO = {letters.lower(): character for character, letters in LETTERS.items() if len(letters) > 1 and character.islower()}
+_TWO = {
+    letters.lower(): character for character, letters in LETTERS.items() if len(letters) > 1 and character.islower()
+}
 _PAIRS = re.compile("|".join(sorted(_TWO, key=len, reverse=True)))
 _UNUSUAL = re.compile(f"[{''.join(_TWO.values())}\u0300-\u036f]")
 

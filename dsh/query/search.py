@@ -1,9 +1,11 @@
 """Full-text search over the history, for people.
 
 Two phases, because ranking every hit of a common word costs half a second on a million documents: the index alone
-finds the newest 5,000 hits and ranks those by bm25; only the best are looked at, until there are enough sessions; only
-what is shown has its text read and cut. Session, folder and type are tags in the index, so a filter by them is one
-more term of the match. Time is checked at each event, and narrowed beforehand to the sessions that reach into it.
+finds the newest 5,000 hits and ranks those; only the best are looked at, until there are enough sessions; only what is
+shown has its text read and cut. Filters are tags in the index where they can be (dsh.query.search_filters).
+
+The rank is bm25, half as much again for a person's own words and final answers, a little less for what is old. A
+session ranks by its best hits together, and is shown by the best one.
 
 What a hidden session said is not found, unless a fork that is not hidden shares it: it is found there.
 
@@ -13,64 +15,46 @@ the same index, words and snippets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dsh import query
 from dsh.core.errors import StoreError, UsageError
-from dsh.core.lossless import dumps
+from dsh.core.lossless import MAX_INT, dumps, loads
 from dsh.query.folding import Span
-from dsh.query.snippet import snippet
-from dsh.query.words import Query, expression, parse
+from dsh.query.search_filters import ROLES, TYPES, Filters, Typed, event_types
+from dsh.query.snippet import snippet, snippet_at
+from dsh.query.words import Query, parse
 from dsh.store import writes
 from dsh.store.database import Database
-from dsh.store.functions import DOCUMENT_TYPES, folder_tag, session_tag, type_tag
+
+__all__ = [
+    "NEWEST",
+    "ROLES",
+    "TYPES",
+    "Filters",
+    "Hit",
+    "Result",
+    "as_json",
+    "count",
+    "event_types",
+    "refresh",
+    "search",
+    "unindexed",
+]
 
 NEWEST = 5000  # hits that are ranked
-_LOOK = 400  # ranked hits looked at for more sessions, before those found are left out of the match
-_ROUNDS = 4
-_BATCH = 50
-_GROUP = 100  # sessions searched together for a span of time: each is a term that every hit is asked about
 _REFRESH_WAIT_MS = 10_000  # for a lock, most likely of somebody who indexes, before searching what is indexed
 # The database can be read but not written, now or at all: what is indexed is searched as it is.
 UNWRITABLE = frozenset({"DB_BUSY", "DB_READONLY", "DB_FULL", "DB_IO"})
 
-TYPES: Mapping[str, tuple[str, ...]] = {
-    "user": ("user/message",),
-    "assistant": ("assistant/message",),
-    "steering": ("steering/message",),
-    "tool": ("tool/call", "tool/result"),
-    "call": ("tool/call",),
-    "result": ("tool/result",),
-    "todo": ("todo/write",),
-    "blocked": ("prompt/blocked",),
-    "error": ("turn/end",),
-    **{name: (name,) for name in DOCUMENT_TYPES},
-}
-
-
-class Filters(NamedTuple):
-    """What to search in: a session and, for a fork, what it inherited; sessions of exactly this folder (absolute
-    path); event types; a span of time in epoch ms, both ends included."""
-
-    session: str | None = None
-    cwd: str | None = None
-    types: tuple[str, ...] = ()
-    since: int | None = None
-    until: int | None = None
-
-    def admits(self, time: int) -> bool:
-        return (self.since is None or time >= self.since) and (self.until is None or time <= self.until)
-
-    @property
-    def timed(self) -> bool:
-        return self.since is not None or self.until is not None
+Sort = Literal["relevance", "time"]
 
 
 class Hit(NamedTuple):
-    """An event that matches. `time` in epoch ms; `matches` are (start, end) in code points of `snippet`."""
+    """An event that matches. `time` in epoch ms; `matches` are (start, end) in code points of `snippet`; `more` is how
+    many other events of the session match, if that was asked for."""
 
     session_id: str
     seq: int
@@ -80,31 +64,37 @@ class Hit(NamedTuple):
     cwd: str | None
     snippet: str
     matches: tuple[Span, ...]
+    more: int = 0
 
 
 @dataclass(slots=True)
 class Result:
-    """`capped`: there were more than NEWEST hits, and only the newest were ranked. `notes` are for people."""
+    """`capped`: there were more than NEWEST hits, and only the newest were ranked. `cursor` asks for the next page, if
+    there is one. `notes` are for people."""
 
     hits: list[Hit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     capped: bool = False
+    cursor: str | None = None
 
 
-def event_types(names: Iterable[str]) -> tuple[str, ...]:
-    """Event types from short or full names; UsageError for an unknown one."""
-    found: dict[str, None] = {}
-    for name in names:
-        if name not in TYPES:
-            raise UsageError(f"no type of event is called {name!r}", hint=f"known: {', '.join(TYPES)}")
-        found.update(dict.fromkeys(TYPES[name]))
-    return tuple(found)
+class Found(NamedTuple):
+    """An event that matches. `session_id` is where it is found; the owner, which wrote it, is another if that one is
+    hidden. `spans` are the places in its text, if they are known already."""
+
+    id: int
+    session_id: str
+    owner_id: str
+    seq: int
+    type: str
+    time: int
+    spans: tuple[Span, ...] = ()
 
 
 def unindexed(db: Database) -> int:
     """How many events the next `refresh` has to look at."""
-    state = query.row(db, "store_state")
-    return 0 if state is None else int(state[4] - state[3])
+    state = query.row(db, "index_lag")
+    return 0 if state is None else int(state[1] - state[0])
 
 
 def refresh(db: Database) -> str | None:
@@ -122,149 +112,145 @@ def refresh(db: Database) -> str | None:
 
 
 def search(
-    db: Database, text: str, filters: Filters, *, limit: int, snippet_chars: int, all_hits: bool = False
+    db: Database,
+    text: str,
+    filters: Filters,
+    *,
+    limit: int,
+    snippet_chars: int,
+    all_hits: bool = False,
+    sort: Sort = "relevance",
+    exhaustive: bool = False,
+    literal: bool = False,
+    regex: bool = False,
+    strict: bool = False,
+    cursor: str | None = None,
+    counted: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> Result:
-    """The best hit of each of the `limit` best sessions, or with `all_hits` the best hits whatever their session."""
-    wanted = parse(text)
-    result = Result(notes=wanted.notes)
-    if not wanted.groups:
-        return result
+    """The best hit of each of the `limit` best sessions, or with `all_hits` the best hits whatever their session.
+
+    Where no event has all the words, sessions are found that have them in several events, unless `strict`. `exhaustive`
+    ranks all hits, `literal` knows no operators, `regex` takes the text for a regular expression (UsageError if it is
+    none), whose hits come newest first. `cursor` goes on where the page that gave it ended;
+    UsageError if that was another search. `counted` fills in `more` of the hits. `progress` is told when
+    something takes long.
+    """
+    from dsh.query.search_hits import Hits
+
+    page = _page(db, cursor, (text, filters._replace(since=None, until=None), all_hits, sort, literal, regex))
+    result = Result()
+    narrowed = filters
     with db.snapshot():
-        found = _Search(db, wanted, filters, result).best(limit, all_hits)
-        result.hits = _shown(db, found, wanted, snippet_chars)
+        if regex:
+            from dsh.query.search_regex import RegexHits
+
+            hits: Hits = RegexHits(db, text, filters, result, page.high, progress)
+        else:
+            wanted, narrowed, titles = _read(db, text, filters, literal)
+            result.notes = wanted.notes
+            if not wanted.groups and narrowed == filters:
+                return result
+            if titles:
+                from dsh.query.search_titles import title_hits
+
+                found = title_hits(db, wanted, narrowed, page.offset + limit + 1, snippet_chars)
+                result.hits = found[page.offset : page.offset + limit]
+                result.cursor = page.next(limit) if len(found) > page.offset + limit else None
+                return result
+            hits = Hits(db, wanted, narrowed, result, page.high, exhaustive=exhaustive, sort=sort)
+        best = hits.best(page.offset + limit + 1, all_hits)
+        if not best and not strict and len(hits.wanted.groups) > 1:
+            from dsh.query.search_spread import SpreadHits
+
+            spread = SpreadHits(db, hits.wanted, narrowed, result, page.high, sort=sort)
+            if spread.possible:
+                hits, best = spread, spread.best(page.offset + limit + 1, all_hits)
+                result.notes.append("no event has all the words; these sessions have them in several")
+        if len(best) > page.offset + limit:
+            result.cursor = page.next(limit)
+        best = best[page.offset : page.offset + limit]
+        result.hits = _shown(db, best, hits.wanted, snippet_chars)
+        if counted and not all_hits:
+            totals = hits.totals([found.owner_id for found in best])
+            result.hits = [
+                hit._replace(more=max(0, totals.get(found.owner_id, 1) - 1))
+                for hit, found in zip(result.hits, best, strict=True)
+            ]
     return result
 
 
-class _Head(NamedTuple):
-    """An event that matches. `session_id` is where it is found; the owner, which wrote it, is another if that one is
-    hidden."""
+def count(db: Database, text: str, filters: Filters, *, literal: bool = False, regex: bool = False) -> int:
+    """How many events match."""
+    from dsh.query.search_hits import Hits
 
-    id: int
-    session_id: str | None
-    owner_id: str
-    seq: int
-    type: str
-    time: int
+    with db.snapshot():
+        if regex:
+            from dsh.query.search_regex import RegexHits
 
+            return RegexHits(db, text, filters, Result(), MAX_INT, None).count()
+        wanted, narrowed, titles = _read(db, text, filters, literal)
+        if not wanted.groups and narrowed == filters:
+            return 0
+        if titles:
+            from dsh.query.search_titles import title_hits
 
-class _Search:
-    """One search in one snapshot."""
-
-    def __init__(self, db: Database, wanted: Query, filters: Filters, result: Result) -> None:
-        self._db = db
-        self._filters = filters
-        self._result = result
-        self._owners: dict[str, int] = {}
-        if filters.session is not None:
-            self._owners = dict(query.rows(db, "search_lineage", session=filters.session))
-        self._match = expression(wanted, partial(_words, db), self._tags())
-        if filters.session is None:
-            unseen = [row[0] for row in query.rows(db, "search_unseen", limit=_GROUP)]
-            if unseen:  # not needed for what is found, but they would take the place of others among the newest hits
-                self._match = f"({self._match}) NOT {_tagged(unseen)}"
-        self._found: dict[int, _Head] = {}
-        self._sessions: dict[str, None] = {}
-
-    def best(self, limit: int, all_hits: bool) -> list[_Head]:
-        """The heads of the hits to show, best first."""
-        for group in self._groups():
-            match = self._match
-            if group:
-                match = f"{_tagged(group)} AND ({match})"
-            if self._collect(match, limit, all_hits):
-                break
-        return list(self._found.values())
-
-    def _groups(self) -> Iterator[list[str]]:
-        """The sessions to search, one group after the other; an empty group is all there are.
-
-        Few sessions reach into most spans of time, and their tags keep the search to them. If many do, all are
-        searched first: either hits are few and each is looked at, or hits are many and groups of sessions, newest
-        first, soon have enough of them.
-        """
-        filters = self._filters
-        if not filters.timed or self._owners:
-            yield []
-            return
-        rows = query.rows(self._db, "sessions_in_time", since=filters.since, until=filters.until)
-        if len(rows) > _GROUP:
-            yield []
-            if not self._result.capped:
-                return
-        for at in range(0, len(rows), _GROUP):
-            yield [row[0] for row in rows[at : at + _GROUP]]
-
-    def _collect(self, match: str, limit: int, all_hits: bool) -> bool:
-        """Find hits until there are `limit`; whether there are."""
-        for _ in range(_ROUNDS):
-            rest = match
-            if self._sessions and not all_hits:
-                rest = f"({match}) NOT {_tagged(self._sessions)}"
-            ids, capped = self._ranked(rest, max(limit, _LOOK))
-            before = len(self._sessions)
-            for head in self._heads(ids):
-                if head.session_id is not None and (all_hits or head.session_id not in self._sessions):
-                    self._found[head.id] = head
-                    self._sessions[head.session_id] = None
-                    if len(self._found) == limit:
-                        return True
-            if all_hits or not capped or len(self._sessions) == before:
-                break
-        return False
-
-    def _ranked(self, match: str, look: int) -> tuple[list[int], bool]:
-        """Ids of the best of the newest hits, best first, and whether there are older ones too. If there are, `look`
-        ids are enough, since more can be asked for; otherwise these are all."""
-        bound = query.row(self._db, "search_bound", match=match, newest=NEWEST)
-        self._result.capped = self._result.capped or bound is not None
-        low = bound[0] + 1 if bound else 0
-        limit = look if bound and not self._owners else NEWEST
-        rows = query.rows(self._db, "search_ranked", match=match, low=low, limit=limit)
-        rows.sort(key=lambda row: (row[1], -row[0]))
-        return [row[0] for row in rows], bound is not None
-
-    def _heads(self, ids: list[int]) -> Iterator[_Head]:
-        for at in range(0, len(ids), _BATCH):
-            for row in query.rows(
-                self._db, "search_heads", ids=dumps(ids[at : at + _BATCH]), session=self._filters.session
-            ):
-                head = _Head(*row)
-                last = self._owners.get(head.owner_id, -1) if self._owners else head.seq
-                if head.seq <= last and self._filters.admits(head.time):
-                    yield head
-
-    def _tags(self) -> list[list[str]]:
-        """Clauses of tags for everything but time."""
-        filters = self._filters
-        clauses: list[list[str]] = []
-        if self._owners:
-            clauses.append([session_tag(owner) for owner in self._owners])
-        if filters.cwd is not None:
-            clauses.append([folder_tag(filters.cwd)])
-        if filters.types:
-            clauses.append([type_tag(type_) for type_ in filters.types])
-        return clauses
+            return len(title_hits(db, wanted, narrowed, MAX_INT, 1))
+        return Hits(db, wanted, narrowed, Result(), MAX_INT, exhaustive=True, sort="time").count()
 
 
-def _words(db: Database, prefix: str, limit: int) -> list[str]:
-    """The most frequent indexed words that begin with `prefix`, folded as the index folds."""
-    after = prefix[:-1] + chr(min(ord(prefix[-1]) + 1, 0x10FFFF))
-    return [str(row[0]) for row in query.rows(db, "search_words", low=prefix, high=after, limit=limit)]
+def _read(db: Database, text: str, filters: Filters, literal: bool) -> tuple[Query, Filters, bool]:
+    typed = Typed(db, filters)
+    wanted = parse(text, typed.take, literal=literal)
+    return wanted, typed.filters, typed.titles
 
 
-def _tagged(sessions: Iterable[str]) -> str:
-    return f"(tags : ({' OR '.join(map(session_tag, sessions))}))"
+# --------------------------------------------------------------------------------------------------------------- pages
 
 
-def _shown(db: Database, heads: list[_Head], wanted: Query, limit: int) -> list[Hit]:
-    places = dumps([[head.id, head.session_id] for head in heads])
-    texts = {row[0]: row[1:] for row in query.rows(db, "search_texts", places=places)}
+class _Page(NamedTuple):
+    """Where a page begins, and the newest event that it and the next ones show."""
+
+    offset: int
+    high: int
+    fingerprint: str
+
+    def next(self, limit: int) -> str:
+        return f"{self.offset + limit}-{self.high}-{self.fingerprint}"
+
+
+def _page(db: Database, cursor: str | None, asked: object) -> _Page:
+    import hashlib
+
+    fingerprint = hashlib.sha256(repr(asked).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    if not cursor:
+        newest = query.row(db, "search_state")
+        return _Page(0, newest[0] if newest else 0, fingerprint)
+    offset, _, rest = cursor.partition("-")
+    high, _, mark = rest.partition("-")
+    if not (offset.isdecimal() and high.isdecimal() and len(mark) == len(fingerprint) and len(cursor) < 64):
+        raise UsageError("that is no cursor", hint="the last line of a page has the next one")
+    if mark != fingerprint:
+        raise UsageError("that cursor is of another search", hint="a cursor goes with the same query and filters")
+    return _Page(min(int(offset), MAX_INT), min(int(high), MAX_INT), fingerprint)
+
+
+# --------------------------------------------------------------------------------------------------------------- shown
+
+
+def _shown(db: Database, found: list[Found], wanted: Query, limit: int) -> list[Hit]:
+    from dsh.core.secrets import mask
+    from dsh.store.functions import document_text
+
+    places = dumps([[each.id, each.session_id] for each in found])
+    rows = {row[0]: row[1:] for row in query.rows(db, "search_texts", places=places)}
     hits: list[Hit] = []
-    for head in heads:
-        text, title, cwd = texts[head.id]
-        cut = snippet(text, wanted.terms, limit)
-        place = head.session_id or head.owner_id
-        hits.append(Hit(place, head.seq, head.type, head.time, title, cwd, cut.text, cut.matches))
+    for each in found:
+        type_, data, title, cwd = rows[each.id]
+        text = mask(document_text(type_, loads(data)))
+        cut = snippet_at(text, each.spans, limit) if each.spans else snippet(text, wanted.terms, limit)
+        title = title and mask(title)
+        hits.append(Hit(each.session_id, each.seq, type_, each.time, title, cwd, cut.text, cut.matches))
     return hits
 
 
@@ -279,4 +265,5 @@ def as_json(hit: Hit) -> dict[str, Any]:
         "cwd": hit.cwd,
         "snippet": hit.snippet,
         "matches": [list(span) for span in hit.matches],
+        "more": hit.more,
     }

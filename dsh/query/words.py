@@ -9,9 +9,9 @@
     role:user           a filter, if its name is known and its value makes sense
 
 Everything else is literal: no typing makes the index refuse the query. Words are spelled as documents are
-(dsh.store.spelling), so case and diacritics do not count and a run of Chinese is a phrase of its characters. A name in
-camelCase finds its parts under any other spelling of it, a hexadecimal id is found by its first six digits, and a
-version with or without its v.
+(dsh.store.spelling), so case and diacritics do not count and a run of Chinese is a phrase of its characters. Outside of
+quotes an English word finds its plural or singular, a name in camelCase its parts under any other spelling of it, the
+first six digits a hexadecimal id, and a version is found with or without its v.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MAX_TERMS = 200
 # ranks well.
 PREFIX_WORDS = 64
 _SHORTEST_PREFIX = 2
+_SHORTEST_PLURAL = 4
 _NEAR = 10
 _FARTHEST = 1_000_000
 
@@ -45,12 +46,13 @@ Words = Callable[[str, int], list[str]]
 
 class Term(NamedTuple):
     """A word or phrase: its literal text and its tokens, as the index cuts and folds them. With `prefix` the last
-    token may go on. `parts` are those of a name in camelCase."""
+    token may go on. `other` is said in other words and found as well: the parts of a name in camelCase, or the
+    plural or singular of an English word."""
 
     text: str
     tokens: tuple[str, ...]
     prefix: bool = False
-    parts: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
 
 
 class Near(NamedTuple):
@@ -63,11 +65,13 @@ class Near(NamedTuple):
 @dataclass(slots=True)
 class Query:
     """`groups` are ANDed, the items inside one ORed; no `excluded` term may be there. `notes` say, for people, what
-    was left out or read otherwise than it was perhaps meant."""
+    was left out or read otherwise than it was perhaps meant. `phrases` are those that `expression` asks for, each
+    with the one that it stands beside."""
 
     groups: list[list[Term | Near]] = field(default_factory=list)
     excluded: list[Term] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    phrases: dict[str, str] = field(default_factory=dict)
 
     @property
     def terms(self) -> list[Term]:
@@ -89,10 +93,10 @@ def parse(text: str, is_filter: Filter | None = None, *, literal: bool = False) 
     filtered = False
     for index, item in enumerate(items):
         word = item["word"]
-        if not literal and word and open_group and not pending and not item["minus"] and _operator(word):
-            if _continues(items, index):
-                pending = word
-                continue
+        operates = not literal and word and not item["minus"] and _operator(word)
+        if operates and open_group and not pending and _continues(items, index):
+            pending = word
+            continue
         if item["name"] and not item["minus"] and is_filter and is_filter(item["name"], item["value"].strip('"')):
             filtered, pending, open_group = True, "", False
             continue
@@ -163,8 +167,32 @@ def _term(item: re.Match[str], notes: list[str], literal: bool) -> Term | None:
     elif prefix and len(tokens[-1]) < _SHORTEST_PREFIX:
         notes.append(f"{text} was taken as a whole word: a beginning needs {_SHORTEST_PREFIX} characters")
         prefix = False
+    if prefix or literal:
+        return Term(text, tokens, prefix)
     parts = cut(name_parts(text))
-    return Term(text, tokens, prefix, parts if len(parts) > 1 and not prefix else ())
+    return Term(text, tokens, other=parts if len(parts) > 1 else _inflected(tokens))
+
+
+def _inflected(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    """The plural of an English word, or its singular; nothing of anything else."""
+    word = tokens[0]
+    if len(tokens) > 1 or len(word) < _SHORTEST_PLURAL or not word.isascii() or not word.isalpha():
+        return ()
+    if word.endswith("ies"):
+        return (word[:-3] + "y",)
+    if word.endswith(("ses", "xes", "zes", "ches", "shes")):
+        return (word[:-2],)
+    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return (word[:-1],)
+    if word.endswith("y") and word[-2] not in "aeou":
+        return (word[:-1] + "ies",)
+    return (word + ("es" if word.endswith(("s", "x", "z", "ch", "sh")) else "s"),)
+
+
+def literal_phrase(text: str) -> Term | None:
+    """A text as one phrase; None if it has no word."""
+    tokens = cut(text)
+    return Term(text, tokens) if tokens else None
 
 
 # ---------------------------------------------------------------------------------------------------- the expression
@@ -172,50 +200,63 @@ def _term(item: re.Match[str], notes: list[str], literal: bool) -> Term | None:
 
 def expression(query: Query, words: Words, tags: Iterable[Iterable[str]] = ()) -> str:
     """The MATCH expression. `words(prefix, limit)` gives the most frequent words of the index with that beginning;
-    each of `tags` is a clause of which one tag must be there. Empty if there is nothing to look for."""
-    clauses = [] if not query.groups else [f"(text : ({' AND '.join(group_expressions(query, words))}))"]
-    clauses += [f"(tags : ({' OR '.join(map(_quoted, clause))}))" for clause in tags]
+    each of `tags` is a clause of which one tag must be there. Empty if nothing has to be there."""
+    chosen = [[(item, _choices(item, query.notes, words)) for item in group] for group in query.groups]
+    for group in chosen:
+        for item, phrases in group:
+            for phrase in phrases:
+                query.phrases.setdefault(phrase, phrase if isinstance(item, Near) else phrases[0])
+    groups = [_any([_asked(item, phrases) for item, phrases in group]) for group in chosen]
+    clauses = [_said_in(" AND ".join(groups))] if groups else []
+    clauses += [f"(tags : ({' OR '.join(map(quoted, clause))}))" for clause in tags]
     match = " AND ".join(clauses)
     if query.excluded and match:
-        excluded = [phrase for term in query.excluded for phrase in _phrases(term, query.notes, words)]
-        match = f"({match}) NOT (text : ({_any(excluded)}))"
+        excluded = [quoted(phrase) for term in query.excluded for phrase in _phrases(term, query.notes, words)]
+        match = f"({match}) NOT {_said_in(_any(excluded))}"
     return match
 
 
-def group_expressions(query: Query, words: Words) -> list[str]:
-    """What each group asks of the text of an event."""
-    return [_any([p for item in group for p in _choices(item, query.notes, words)]) for group in query.groups]
+def _said_in(expression: str) -> str:
+    return f"({{text parts}} : ({expression}))"
 
 
 def _any(phrases: list[str]) -> str:
     return phrases[0] if len(phrases) == 1 else f"({' OR '.join(phrases)})"
 
 
-def _choices(item: Term | Near, notes: list[str], words: Words) -> list[str]:
+def _asked(item: Term | Near, phrases: list[str]) -> str:
     if isinstance(item, Near):
-        phrases = " ".join(_quoted(segment_text(term.text)) + " *" * term.prefix for term in item.terms)
-        return [f"NEAR({phrases}, {item.distance})"]
+        near = " ".join(quoted(phrase) + " *" * term.prefix for term, phrase in zip(item.terms, phrases, strict=True))
+        return f"NEAR({near}, {item.distance})"
+    return _any(list(map(quoted, phrases)))
+
+
+def _choices(item: Term | Near, notes: list[str], words: Words) -> list[str]:
+    """The phrases that an item stands for: any of them, or of terms that are near each other all."""
+    if isinstance(item, Near):
+        return [segment_text(term.text) for term in item.terms]
     phrases = _phrases(item, notes, words)
-    if item.parts:
-        phrases.append(_quoted(" ".join(item.parts)))
+    if item.other:
+        phrases.append(" ".join(item.other))
     if len(item.tokens) == 1 and not item.prefix and re.fullmatch("[0-9a-f]{6,}", item.tokens[0]):
         longer = words(item.tokens[0], PREFIX_WORDS)
-        phrases += [_quoted(word) for word in longer if word != item.tokens[0] and re.fullmatch("[a-f]*[0-9][0-9a-f]*", word)]
+        phrases += [word for word in longer if word != item.tokens[0] and re.fullmatch("[a-f]*[0-9][0-9a-f]*", word)]
     elif re.fullmatch(r"[vV]?\d+(?:\.\d+)+", item.text):
-        phrases.append(_quoted(item.text[1:] if item.text[0] in "vV" else f"v{item.text}"))
+        phrases.append(item.text[1:] if item.text[0] in "vV" else f"v{item.text}")
     return phrases
 
 
 def _phrases(term: Term, notes: list[str], words: Words) -> list[str]:
     if not term.prefix:
-        return [_quoted(segment_text(term.text))]
+        return [segment_text(term.text)]
     head, last = term.tokens[:-1], term.tokens[-1]
     found = words(last, PREFIX_WORDS + 1)
     if len(found) > PREFIX_WORDS:
         notes.append(f"{term.text} stands for its {PREFIX_WORDS} most frequent words")
-    return [_quoted(" ".join((*head, word))) for word in found[:PREFIX_WORDS] or [last]]
+    return [" ".join((*head, word)) for word in found[:PREFIX_WORDS] or [last]]
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A phrase of an expression."""
     escaped = text.replace('"', '""')
     return f'"{escaped}"'

@@ -5,15 +5,25 @@ to go, and all of it is checked by the triggers that do it (dsh/rules.sql). A se
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dsh.core.lossless import dumps
+from dsh.core.lossless import dumps, loads
 from dsh.store import named, packed
 from dsh.store.database import Database
 
 _SMALLEST = 96  # characters of a text that is worth a row of its own
+_SMALLEST_FIELD = 40
 _PAGE = 500
-# A string of the data, or one by which events refer to each other: indexes and rules read those where they are.
+# What no index, rule or list reads where it is stored, so that it can be packed whole.
+_FIELDS = {
+    "user/message": ("content",),
+    "steering/message": ("content",),
+    "prompt/blocked": ("content",),
+    "assistant/message": ("content", "provenance"),
+    "tool/result": ("content",),
+    "tool/call": ("arguments",),
+}
+# Elsewhere long strings are, but for those by which events refer to each other.
 _REFERENCE = r'"(?:callId|toolCallId|id|name|type|kind)":"(?:[^"\\]|\\.)*"'
 _STRING = rf'{_REFERENCE}|"((?:[^"\\]|\\.){{{_SMALLEST},}})"'
 
@@ -38,8 +48,8 @@ def pack_session(db: Database, session: str) -> int:
         held = 0
         cuts: list[_Cut] = []
         while rows := named.rows(db, "pack_rows", session=session, low=low, chars=_SMALLEST, limit=_PAGE):
-            for seq, _, data in rows:
-                cut, inside = _cut(seq, data, held)
+            for seq, type_, data in rows:
+                cut, inside = _cut(seq, type_, data, held)
                 if not inside:
                     continue
                 cuts.append(cut)
@@ -57,16 +67,13 @@ def pack_session(db: Database, session: str) -> int:
         return count + len(cuts)
 
 
-def _cut(seq: int, data: str, held: int) -> tuple[_Cut, list[bytes]]:
+def _cut(seq: int, type_: str, data: str, held: int) -> tuple[_Cut, list[bytes]]:
     """An event's data without its long texts, and these in UTF-8; `held` bytes are in the block already."""
     kept: list[str] = []
     pieces: list[list[int]] = []
     inside: list[bytes] = []
     at = end = 0
-    for found in re.finditer(_STRING, data, re.DOTALL):
-        left, right = found.span(1)
-        if left < 0:
-            continue
+    for left, right in _spans(type_, data):
         kept.append(data[end:left])
         at += left - end
         text = data[left:right].encode()
@@ -76,6 +83,23 @@ def _cut(seq: int, data: str, held: int) -> tuple[_Cut, list[bytes]]:
         end = right
     kept.append(data[end:])
     return _Cut(seq, "".join(kept), pieces, data), inside
+
+
+def _spans(type_: str, data: str) -> list[tuple[int, int]]:
+    """Where the parts of an event's data are that are packed: the insides of fields and of strings, in order."""
+    spans: list[tuple[int, int]] = []
+    fields = _FIELDS.get(type_, ())
+    body: Any = loads(data) if fields else None
+    for name in fields if isinstance(body, dict) else ():
+        text = dumps(body.get(name))
+        at = data.find(f'"{name}":{text}') + len(name) + 4  # behind its first bracket or quote
+        if len(text) > _SMALLEST_FIELD and at > len(name) + 3:
+            spans.append((at, at + len(text) - 2))
+    for found in re.finditer(_STRING, data, re.DOTALL):
+        left, right = found.span(1)
+        if left >= 0 and not any(start <= left < end for start, end in spans):
+            spans.append((left, right))
+    return sorted(spans)
 
 
 def _write(db: Database, session: str, block: int, text: bytes, cuts: list[_Cut]) -> None:
