@@ -25,11 +25,14 @@ class History:
         self._seq[id] = 0
         return id
 
-    def event(self, session: str, type: str, data: Any, surface: Any = None, time: int | None = None) -> int:
+    def event(
+        self, session: str, type: str, data: Any, surface: Any = None, time: int | None = None, sources: Any = None
+    ) -> int:
         seq = self._seq[session]
         self.clock += 1000
         op = dumps(surface) if surface is not None else None
-        writes.insert_event(self.db, session, seq, type, time or self.clock, dumps(data), None, op)
+        named = dumps(sources) if sources is not None else None
+        writes.insert_event(self.db, session, seq, type, time or self.clock, dumps(data), named, op)
         self._seq[session] += 1
         return seq
 

@@ -45,6 +45,12 @@ class Agents:
     def find(self, id: str) -> Agent | None:
         return self._live.get(id)
 
+    @property
+    def nursery(self) -> trio.Nursery:
+        """For tasks of plugins that live longer than what starts them. Who starts one lets no failure out of it, and
+        ends it with the context it belongs to."""
+        return self._nursery
+
     async def create(
         self,
         options: dict[str, Any],

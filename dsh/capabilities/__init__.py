@@ -14,4 +14,7 @@ BUILTIN: tuple[str, ...] = (
     "dsh.capabilities.bash",
     "dsh.capabilities.todo",
     "dsh.capabilities.limits",
+    "dsh.capabilities.session_query",
+    "dsh.capabilities.titles",
+    "dsh.capabilities.references",
 )

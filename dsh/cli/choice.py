@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import trio
 
 from dsh import query
+from dsh.agent.agent import Agent
 from dsh.agent.prompt import Prompt
 from dsh.cli.boot import Program
 from dsh.cli.common import current_folder
@@ -21,10 +22,11 @@ from dsh.cli.writer import Writer
 from dsh.core.errors import ConfigError, SessionError, UsageError
 from dsh.core.events import Event
 from dsh.core.lossless import MAX_INT, dumps, loads
-from dsh.core.messages import CallConfig
-from dsh.kernel.config import Config
+from dsh.core.messages import Block, CallConfig, HookContext
+from dsh.kernel.config import Config, title_model
 from dsh.kernel.scope import Context
 from dsh.llm import providers
+from dsh.llm.routes import Route
 from dsh.query.naming import find_session, new_name
 from dsh.session.session import Session
 from dsh.store.database import Database
@@ -53,6 +55,8 @@ class Options(NamedTuple):
     session: str | None = None
     as_json: bool = False
     mock: str | None = None
+    ref: tuple[str, ...] = ()
+    title_model: str | None = None
     quiet: bool = False
     db: str | None = None
 
@@ -77,6 +81,8 @@ def check(options: Options) -> None:
         raise UsageError("--tools and --no-tools exclude each other")
     if options.cwd is not None and not os.path.isdir(options.cwd):
         raise UsageError(f"--cwd {options.cwd} is not a folder")
+    if options.title_model is not None and (fault := title_model(options.title_model)) is not None:
+        raise UsageError(f"--title-model {fault}")
     for name in ("max_tokens", "max_tokens_total"):
         if (getattr(options, name) or 0) > MAX_INT:
             raise UsageError(f"--{name.replace('_', '-')} must be at most {MAX_INT}")
@@ -152,6 +158,8 @@ async def route_of(
     else:
         chosen = await _choose(options, running, config, logged, progress)
         providers.install_routes(running.host.root, config, chosen.routes)
+    if (more := await _route_of_titles(options, running, config, progress)) is not None:
+        providers.install_routes(running.host.root, config, {more.name: more})
     if chosen.notice:
         progress.notice(chosen.notice)
     route = {
@@ -162,6 +170,25 @@ async def route_of(
         "maxTokens": options.max_tokens,
     }
     return {key: value for key, value in route.items() if value is not None}
+
+
+async def _route_of_titles(options: Options, running: Program, config: Config, progress: Progress) -> Route | None:
+    """The route that titles need beside those of the run. One that is not configured is wrong in an option; in a
+    setting it is told, and the run goes on without (ST-37)."""
+    name, slash, _ = config["titles.model"].partition("/")
+    if not slash or any(info["id"] == name for info in running.llm.providers()):
+        return None
+    try:
+        if options.mock is not None:
+            raise ConfigError(f"provider {name!r} is not asked in a run with recorded answers", code="NO_MODEL")
+        return await providers.named(
+            config, name, provider=options.provider, base_url=options.base_url, service=running.llm
+        )
+    except ConfigError as error:
+        if options.title_model is not None:
+            raise ConfigError(f"--title-model: {error.message}", code=error.code, hint=error.hint) from error
+        progress.notice(f"no model is asked for a title: {error.message}")
+        return None
 
 
 async def _choose(
@@ -187,6 +214,25 @@ async def _choose(
     progress.notice("no key and no model server found; setting up the local model (once, about 130 MB)")
     await trio.to_thread.run_sync(install_with_progress, abandon_on_cancel=True)
     return await choose()
+
+
+async def quoting(
+    options: Options, running: Program, agent: Agent, content: list[Block]
+) -> tuple[list[Block], list[HookContext]]:
+    """The prompt, and what goes before it of the sessions that `--ref` names and the prompt mentions. What is piped in
+    beside the prompt mentions nothing."""
+    if not options.ref and "dsh-session:" not in content[0]["text"]:
+        return content, []
+    from dsh.capabilities.references.service import References
+    from dsh.session.references import Reference, mentions
+
+    named = []
+    for given in options.ref:
+        typed, _, label = given.partition("=")
+        named.append(Reference(find_session(agent.session.db, typed), label or None))
+    text, mentioned = mentions(content[0]["text"])
+    prompt = [{**content[0], "text": text}, *content[1:]]
+    return await running.host.get(References).prepare(agent, prompt, [*named, *mentioned])  # type: ignore[arg-type]
 
 
 def setup_of(options: Options, running: Program, writer: Writer) -> Callable[[Context], None]:

@@ -103,7 +103,7 @@ def _file(path: Path) -> Finding:
 def _contents(db: Database, *, full: bool) -> Iterator[Finding]:
     state = query.row(db, "store_state")
     assert state is not None
-    store_id, version, sessions, indexed, last = state
+    store_id, version, sessions, indexed, last, _ = state
     yield Finding("schema", f"version {version}, store {store_id}, journal mode {db.pragma('journal_mode')}", True)
     yield Finding("history", f"{sessions} sessions, last event {last}")
     lag = last - indexed

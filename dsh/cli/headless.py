@@ -20,12 +20,14 @@ import trio
 
 from dsh import query
 from dsh.agent.agent import Agent
+from dsh.capabilities.titles.service import WARNING, Titles
 from dsh.cli.answer import Answer, write_all
 from dsh.cli.boot import Program, program
 from dsh.cli.choice import (
     Options,
     carried_on,
     check,
+    quoting,
     require_price,
     resumed_id,
     route_of,
@@ -34,20 +36,22 @@ from dsh.cli.choice import (
     working_folder,
 )
 from dsh.cli.common import load_config, open_database
+from dsh.cli.leaks import Leaks
 from dsh.cli.outcome import Outcome
 from dsh.cli.output import json_text
 from dsh.cli.progress import Progress
 from dsh.cli.watch import Watch
 from dsh.cli.writer import Writer
-from dsh.core.errors import DshError, only
+from dsh.core.errors import DshError, only, render_chain
 from dsh.core.events import Event
 from dsh.core.lossless import dumps
-from dsh.core.messages import Block
+from dsh.core.messages import Block, HookContext
 from dsh.query.naming import find_place
 from dsh.store.database import Database
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LAST_WRITE_S = 1.0  # for a reader that is slow to take the rest, once the run was told to end
+TITLE_GRACE_S = 2.0  # for a model's title that is not there when the answer is
 
 
 def run(options: Options, content: Callable[[], list[Block]], begun: Callable[[str], None] | None = None) -> int:
@@ -126,6 +130,7 @@ async def _main(
         loop__max_steps=options.max_steps,
         limits__max_cost=options.max_cost,
         limits__max_tokens_total=options.max_tokens_total,
+        titles__model=options.title_model,
         reasoning_effort=options.effort,
     )
     resumed = resumed_id(db, options)
@@ -162,8 +167,12 @@ class _End:
         self._outcome = outcome
         self.agent: Agent | None = None
         self._writing: trio.CancelScope | None = None
+        self._grace: trio.CancelScope | None = None
+        self.answered = False  # what the run is for has been done and written
 
     def __call__(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
         agent, over = self.agent, self._outcome.reason is not None
         if agent is not None and (agent.signal is not None or over):
             agent.stop()
@@ -171,6 +180,15 @@ class _End:
             self._scope.cancel()
         if self._writing is not None:
             self._writing.deadline = trio.current_time() + LAST_WRITE_S
+
+    async def grace(self, writer: Writer, titles: Titles, agent: Agent) -> bool:
+        """Wait for the title that is being made, once the answer is out; whether it was made or failed in time."""
+        with trio.move_on_after(TITLE_GRACE_S) as self._grace:
+            await writer.drained()
+            self.answered = True
+            await titles.finished(agent.session)
+        self._grace, self.answered = None, False
+        return not titles.at_work(agent.session)
 
     def only_writing_is_left(self, scope: trio.CancelScope) -> None:
         self._writing = scope
@@ -218,6 +236,9 @@ async def _turn(
     end: _End,
     begun: Callable[[str], None] | None,
 ) -> None:
+    content, contexts = await quoting(options, running, agent, content)
+    leaks = Leaks()
+    agent.ctx.on("session/event", leaks.heard)
     answer = None if options.as_json else Answer(writer, live=os.isatty(writer.fd))
     task = _Task(agent, Watch(agent.options.get("model"), outcome, progress, answer), outcome, progress)
     async with trio.open_nursery() as nursery:
@@ -226,10 +247,10 @@ async def _turn(
             nursery.start_soon(_limit_time, options.timeout, task, outcome, end)
         async with trio.open_nursery() as writing:
             writing.start_soon(_write, writer, agent, outcome)
-            task.send(content, {"run": kept} if (kept := told(options)) else None)
+            task.send(content, contexts, {"run": kept} if (kept := told(options)) else None)
             if begun is not None:  # now, or behind messages that waited; then it is stored beside them
                 agent.ctx.on("session/event", lambda s, event: begun(s.id) if event["type"] == "user/message" else None)
-            await _until_done(agent)
+            title = await _until_done(agent, running.host.find(Titles), task, writer, end)
             outcome.reports = running.host.reports
             task.close()
             writer.finish()
@@ -237,17 +258,29 @@ async def _turn(
         nursery.cancel_scope.cancel()
     outcome.read_usage(agent.session.db, running.host.config)
     progress.summary(outcome.summary())
+    if leaks.kinds:
+        progress.notice(leaks.notice())
+    if options.title_model is not None and not agent.stopping:
+        for why in title or [render_chain(error) for where, error in running.host.reports if where == WARNING]:
+            progress.notice(f"the model gave no title: {why}")
     if agent.stopping and (now := query.row(agent.session.db, "session_activity", session=agent.id)) and now[3]:
         progress.notice(f"messages of other shells that wait for the next run of this session: {now[3]}")
 
 
-async def _until_done(agent: Agent) -> None:
-    """Until nothing is left to do, for whomever, and the session is given back (`Agent.retire`)."""
+async def _until_done(agent: Agent, titles: Titles | None, task: _Task, writer: Writer, end: _End) -> list[str]:
+    """Until nothing is left to do, for whomever, and the session is given back (`Agent.retire`). The answer does not
+    wait for a title, and a title is not waited for long; returns what is to be said if that was not enough."""
+    late: list[str] = []
     try:
         while not agent.retire():
             await agent.when_idle()
+            if titles is not None and titles.at_work(agent.session) and not agent.stopping:
+                task.answered()
+                in_time = await end.grace(writer, titles, agent)
+                late = [] if in_time else [f"it was not there {TITLE_GRACE_S:g} s after the answer"]
     except DshError as error:  # the answer goes out all the same
         agent.report_error(agent.session.turns, 0, error)
+    return late
 
 
 class _Task:
@@ -264,19 +297,25 @@ class _Task:
         self._watched = False  # its turn is open
         self._closed = False
 
-    def send(self, content: list[Block], meta: Any) -> None:
+    def send(self, content: list[Block], contexts: list[HookContext], meta: Any) -> None:
         on = self._agent.ctx.on
         on("agent/inbox/dequeue", lambda _, message: self._dequeued(message["id"]))
         on("agent/inbox/discard", lambda _, messages: self._discarded([m["id"] for m in messages]))
         on("agent/error", lambda _, turn, step, error: self._outcome.late(turn, error))
         on("session/event", lambda _, event: self._event(event))
-        self._message = self._agent.followup(content, meta=meta)
+        self._message = self._agent.followup(content, contexts=contexts, meta=meta)
 
     def close(self) -> None:
         """Its turn is over and flushed."""
         if not self._closed:
             self._closed = True
             self._watch.close()
+
+    def answered(self) -> None:
+        """Nothing is left to do but to wait for a title."""
+        self.close()
+        self._outcome.stop_clock()
+        self._progress.doing("waiting for a title")
 
     @property
     def others_run(self) -> bool:
@@ -317,6 +356,6 @@ async def _write(writer: Writer, agent: Agent, outcome: Outcome) -> None:
 
 async def _limit_time(seconds: float, task: _Task, outcome: Outcome, end: _End) -> None:
     await trio.sleep(seconds)
-    if not task.others_run:  # else the answer is there
+    if not (task.others_run or end.answered):  # else the answer is there
         outcome.limit = ("TIME_LIMIT", f"stopped after {seconds:g} s")
     end()

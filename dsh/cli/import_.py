@@ -1,181 +1,193 @@
-"""`dsh import`: take sessions that were exported into the database."""
+"""`dsh import`: the histories of other tools, and sessions that dsh export has written, into the database."""
 
 from __future__ import annotations
 
 import os
-import stat
-import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dsh.cli import output
-from dsh.cli.common import db_flag, open_database
+from dsh.cli.common import db_flag, ending_on_sigterm, is_there, open_database, open_existing
 from dsh.cli.group import db_option
-from dsh.core.errors import SessionError, UsageError
-from dsh.query.naming import NEWEST, new_name
+from dsh.core.errors import DshError, UsageError
+from dsh.kernel import config as configuration
 
 if TYPE_CHECKING:
-    from dsh.session.jsonl import LogReader
-    from dsh.session.transfer import Imported
+    from dsh.importing.run import Import, Report
     from dsh.store.database import Database
 
-_STDIN = "-"
-_NAMED = 10  # sessions that are passed over and told one by one
+_DSH = "dsh"
+_NAMED = 20  # records and files that are told one by one
+_BAR = 20  # columns
 
 
-@click.command("import", short_help="Take exported sessions in.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--as", "as_id", metavar="ID", help="Store the session under this id.")
+@click.command("import", short_help="Take in sessions, also of other agents.")
+@click.argument("words", metavar="[TOOL [PATH]... | FILE...]", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="The history of every tool that is found.")
+@click.option("--as", "as_id", metavar="ID", help="Store the exported session under this id.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what is new.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a tool.")
 @db_option
 @click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], as_id: str | None) -> int:
-    """Take exported sessions in, and print their ids.
+def command(
+    ctx: click.Context, words: tuple[str, ...], everything: bool, as_id: str | None, dry_run: bool, as_json: bool
+) -> int:
+    """Take in the history of another agent, or sessions that dsh export has written.
 
-    FILE is what dsh export has written, compressed or not, or what dsh show --json has printed; - is standard input. Of
-    a folder that dsh export --to has filled, every session is taken.
+    TOOL is claude, codex, opencode, gemini, goose, crush, pi, llm or aider. Its history is looked for in its usual
+    place, or at PATH, a file or folder. It is read and never changed. Importing again adds what is new.
 
-    Each session is stored whole or not at all: events that break a rule of the log are refused, the first one is named.
+    Records that cannot be read are skipped, counted and named. The exit code is 1 if a whole file could not be taken.
+
+    FILE, or dsh FILE, is what dsh export has written, compressed or not, or what dsh show --json has printed; - is
+    standard input. Of a folder that dsh export --to has filled, every session is taken. Their ids are printed. Each
+    session is stored whole or not at all: events that break a rule of the log are refused, the first one is named.
     Lines that were cut off at the end are left out, and a turn that was open there is closed. Of several sessions those
     that are here already are passed over, so an import that was interrupted goes on when it is started again; the exit
     code is then 2.
     """
-    sources = _sources(files)
-    if as_id is not None and len(sources) != 1:
-        raise UsageError("--as goes with one session")
+    from dsh.importing.registry import TOOLS
+
+    tool = words[0] if words else None
+    if tool is None and not everything:
+        raise UsageError("nothing to import", hint=f"dsh import --all, or one of: {', '.join(TOOLS)}, dsh FILE")
+    if everything and tool is not None:
+        raise UsageError("--all goes without names")
+    if tool is not None and tool not in TOOLS:
+        files = words[1:] if tool == _DSH else words
+        if not files:
+            raise UsageError("name the files that dsh export has written")
+        _is_there(files[0], list(TOOLS))
+        if dry_run or as_json:
+            raise UsageError("--dry-run and --json go with the history of another tool")
+        from dsh.cli import import_dsh
+
+        return import_dsh.take(ctx, files, as_id)
     if as_id is not None:
-        new_name("--as", as_id)
-    db = open_database(db_flag(ctx))
-    try:
+        raise UsageError("--as goes with a session that dsh export has written")
+    return _histories(ctx, [tool] if tool else list(TOOLS), words[1:], dry=dry_run, as_json=as_json)
+
+
+def _is_there(file: str, tools: list[str]) -> None:
+    """Tell a tool's name that was mistyped from a file that is missing."""
+    import difflib
+
+    if not os.path.lexists(file) and (near := difflib.get_close_matches(file, tools, 1)):
+        raise UsageError(f"{file} is neither a tool nor a file", hint=f"did you mean {near[0]}?")
+
+
+def _histories(ctx: click.Context, tools: list[str], paths: tuple[str, ...], *, dry: bool, as_json: bool) -> int:
+    from dsh.importing.model import Home
+    from dsh.importing.registry import TOOLS
+    from dsh.importing.run import Import
+
+    for path in paths:
+        if not os.path.exists(path):
+            raise UsageError(f"{path} does not exist")
+    with _progress() as progress, ending_on_sigterm():
+        job = Import(Home(os.path.expanduser("~"), os.environ), progress)
+        found = [job.find(tool, [os.path.abspath(path) for path in paths]) for tool in tools]
+        if not any(found):
+            raise DshError(_nothing(job, TOOLS[tools[0]] if len(tools) == 1 else ""), code="IMPORT_NOTHING")
+        reports = job.run(lambda: _database(ctx, dry), dry=dry)
+    told = [report for report in reports if report.sources]
+    for report in told:
+        if as_json:
+            output.json_line(_object(report))
+        else:
+            output.line(_line(report, dry))
+    _remarks(told)
+    return 1 if any(report.failed for report in told) else 0
+
+
+def _nothing(job: Import, tool: str) -> str:
+    if not tool:
+        return "no history of another tool was found"
+    places = " or ".join(output.home_shortened(place) for place in job.places)
+    return f"no history of {tool} was found in {places}"
+
+
+def _database(ctx: click.Context, dry: bool) -> Database | None:
+    if not dry:
+        db = open_database(db_flag(ctx))
         db.hear_signals()
-        here = 0
-        for name in sources:
-            try:
-                done = _import(db, name, as_id)
-            except SessionError as error:
-                if error.code != "SESSION_ALREADY_EXISTS" or len(sources) == 1:
-                    raise
-                here += 1
-                if here <= _NAMED:
-                    output.note(error.message)
-                continue
-            output.line(output.one_line(done.id))
-            _remarks(name, done)
-    finally:
-        db.close()
-    if here:
-        raise SessionError(f"{here} of {len(sources)} sessions stay as they are", code="SESSION_ALREADY_EXISTS")
-    return 0
+        return db
+    path = configuration.database_path(db_flag(ctx))
+    return open_existing(path, read_only=True) if is_there(path) else None
 
 
-class _Source(NamedTuple):
-    """A session to read, as far as its header tells; `number` tells it from the same file named again."""
-
-    number: int
-    path: str
-    created: int = 0
-    id: str | None = None
-    parent: str | None = None
-
-
-def _sources(files: tuple[str, ...]) -> list[str]:
-    """What to read, parents before their forks, so that these can share events again. Unreadable files are found
-    before anything is stored; what can be read only once is not looked into."""
-    from dsh.session.folders import check_place, sessions_in
-
-    if files.count(_STDIN) > 1:
-        raise UsageError("standard input can be read once")
-    found: list[_Source] = []
-    for name in files:
-        mode = 0 if name == _STDIN else os.stat(name).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            found.append(_Source(len(found), name))
-            continue
-        root = Path(name)
-        inside = sessions_in(root) if stat.S_ISDIR(mode) else []
-        if stat.S_ISDIR(mode) and not inside:
-            raise UsageError(f"{name} holds no exported session", hint="it is filled by: dsh export --all --to DIR")
-        for path in inside or [root]:
-            with _opened(str(path)) as log:
-                if inside and log.header is not None:
-                    check_place(root, path, log.header)
-                source = _Source(len(found), str(path))
-                if (header := log.header) is not None:
-                    parent = header.get("parentSession")
-                    source = source._replace(created=header["createdAt"], id=header["id"], parent=parent)
-                found.append(source)
-    return _parents_first(found)
+def _object(report: Report) -> dict[str, Any]:
+    return {
+        "tool": report.tool,
+        "sources": report.sources,
+        "new": report.new,
+        "grown": report.grown,
+        "unchanged": report.unchanged,
+        "messages": report.messages,
+        "empty": report.empty,
+        "skippedRecords": report.skipped,
+        "skipped": [{"path": path, "where": where, "reason": reason} for path, where, reason in report.named],
+        "failed": [{"path": path, "reason": reason} for path, reason in report.failed],
+        "forked": [{"from": before, "to": after} for before, after in report.moved],
+    }
 
 
-def _parents_first(found: Iterable[_Source]) -> list[str]:
-    """The paths, oldest session first, but none before the one it came from: clocks are set back."""
-    known = {source.id: source for source in found if source.id is not None}
-    ordered: dict[_Source, None] = {}
-    for source in sorted(found, key=lambda each: each.created):
-        chain: dict[_Source, None] = {}
-        above: _Source | None = source
-        while above is not None and above not in ordered and above not in chain:
-            chain[above] = None
-            above = known.get(above.parent or "")
-        ordered.update(reversed(chain.items()))
-    return [source.path for source in ordered]
+def _line(report: Report, dry: bool) -> str:
+    would = "would be " if dry else ""
+    parts = [
+        f"{report.new:,} {would}new",
+        f"{report.grown:,} {would}grown",
+        f"{report.unchanged:,} unchanged",
+        f"{report.messages:,} messages",
+    ]
+    if report.skipped:
+        parts.append(f"{report.skipped:,} {'record' if report.skipped == 1 else 'records'} skipped")
+    if report.failed:
+        parts.append(f"{len(report.failed):,} {'file' if len(report.failed) == 1 else 'files'} failed")
+    return f"{report.tool}: {', '.join(parts)}"
 
 
-def _import(db: Database, name: str, as_id: str | None) -> Imported:
-    from dsh.session.transfer import import_log
-
-    with _opened(name) as log:
-        given = log.header["id"] if log.header else log.session
-        if as_id is None and given in NEWEST:  # it would stand in the way of the word
-            text = f"{name}: {given!r} cannot be the id of a session"
-            raise UsageError(text, hint="store it as another: --as NEWID")
-        return import_log(db, log, as_id=as_id)
+def _remarks(reports: list[Report]) -> None:
+    """What was not taken over as it is, on standard error."""
+    lines = [f"{path}:{where}: {reason}" for report in reports for path, where, reason in report.named]
+    skipped = sum(report.skipped for report in reports)
+    for line in lines[:_NAMED]:
+        output.note(f"skipped {line}")
+    if skipped > min(len(lines), _NAMED):
+        output.note(f"and {skipped - min(len(lines), _NAMED):,} records more")
+    failed = [f"{path}: {reason}" for report in reports for path, reason in report.failed]
+    for line in failed[:_NAMED]:
+        output.note(line)
+    if len(failed) > _NAMED:
+        output.note(f"and {len(failed) - _NAMED:,} files more")
+    for report in reports:
+        for before, after in report.moved:
+            output.note(f"{before} was gone on with here or rewritten there; what is new went to {after}")
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[LogReader]:
-    """A session to read; failures name the file."""
-    from dsh.session.transfer import read_log
+def _progress() -> Iterator[Any]:
+    """Draws how far an import is, on a terminal, ten times a second at most."""
+    from dsh.cli.progress import FRAME_S, Progress
 
-    shown = "standard input" if name == _STDIN else name
+    living = Progress(quiet=False)
+    drawn = 0.0
+
+    def show(tool: str, done: int, total: int) -> None:
+        nonlocal drawn
+        now = time.monotonic()
+        if living.living and now - drawn >= FRAME_S:
+            drawn = now
+            full = _BAR * done // max(1, total)
+            bar = "█" * full + "░" * (_BAR - full)
+            living.doing(f"{tool} {bar} {done / 1e6:,.0f} of {total / 1e6:,.0f} MB")
+            living.draw()
+
     try:
-        if name == _STDIN and sys.stdin is None:
-            raise UsageError("standard input is closed")
-        with open(0 if name == _STDIN else name, "rb", closefd=name != _STDIN) as file, _at_hand(file) as whole:
-            yield read_log(whole)
-    except SessionError as error:
-        raise SessionError(f"{shown}: {error.message}", code=error.code, hint=error.hint) from error
-    except OSError as error:
-        if error.filename is None:
-            error.filename = shown
-        raise
-
-
-@contextmanager
-def _at_hand(file: BinaryIO) -> Iterator[BinaryIO]:
-    """The same bytes in a file. An import keeps others from writing, so it does not wait for a slow pipe meanwhile."""
-    from dsh.session.transfer import looks_exported
-
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode) or not looks_exported(file):
-        yield file  # in the second case to be refused, /dev/zero for one
-        return
-    import shutil
-    import tempfile
-
-    with tempfile.TemporaryFile() as whole:
-        shutil.copyfileobj(file, whole, 1024 * 1024)
-        whole.seek(0)
-        yield whole
-
-
-def _remarks(name: str, done: Imported) -> None:
-    """What was not taken over as it was."""
-    if done.dropped:
-        output.note(f"{name}: its end is cut off or unreadable and left out ({done.dropped} lines)")
-    if done.closers:
-        output.note(f"{name}: its last turn was open and is closed as interrupted ({done.closers} events)")
-    if done.left_out:
-        output.note(f"{name}: the header's {', '.join(done.left_out)} have no place here and are left out")
+        yield show
+    finally:
+        living.close()

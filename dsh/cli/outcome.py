@@ -35,6 +35,10 @@ class Outcome:
         self._error: dict[str, Any] | None = None
         self._hint: str | None = None
 
+    def stop_clock(self) -> None:
+        """The answer is there; what the process does from now on is no part of it."""
+        self.seconds = self._seconds()
+
     def fail(self, error: BaseException) -> None:
         """A failure outside the turn, or one that kept it from being recorded."""
         self._error = failure_object(error)

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, TextIO
@@ -136,9 +136,17 @@ def width_of(text: str) -> int:
     """Columns a terminal uses for a line."""
     if text.isascii():
         return len(text)
+    return sum(map(_width, text))
+
+
+@cache
+def _width(character: str) -> int:
+    """0 for marks and joiners, 2 for what stands in two columns; the soft hyphen is shown as a hyphen."""
     import unicodedata
 
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    if unicodedata.category(character) in ("Mn", "Me", "Cf") and character != "\u00ad":
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def fit(text: str, columns: int) -> str:
@@ -160,9 +168,16 @@ def terminal_columns() -> int:
     return shutil.get_terminal_size().columns
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), grow: int = -1) -> None:
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Iterable[int] = (),
+    grow: int = -1,
+    dim: Container[int] = (),
+) -> None:
     """Rows in columns on a terminal, the last or `grow` column cut so that lines fit; tab-separated in a pipe, without
-    the header. Cells are single lines already."""
+    the header. Cells are single lines already. `dim` are the rows whose last cell says less than those of others."""
     if not is_terminal():
         for row in rows:
             line("\t".join(row))
@@ -178,6 +193,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterab
             cell = fit(cell, widths[index])
             blank = " " * (widths[index] - width_of(cell))
             cells.append(blank + cell if index in aligned_right else cell + blank)
+        if number - 1 in dim:
+            cells[-1] = style(cells[-1].rstrip(), DIM)
         text = "  ".join(cells).rstrip()
         line(style(text, BOLD) if number == 0 else text)
 

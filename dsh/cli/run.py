@@ -42,8 +42,15 @@ if TYPE_CHECKING:
     help="Go on in a copy of this session, as of event SEQ or its last whole turn; the session itself stays as it is.",
 )
 @click.option("--session", metavar="NAME", help="Go on with the session of exactly this id, or begin it.")
+@click.option(
+    "--ref",
+    metavar="ID[=LABEL]",
+    multiple=True,
+    help="Quote this session before the prompt, as LABEL; may be given again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON Lines; the last line is the result.")
 @click.option("--mock", metavar="FILE", help="Play recorded answers instead of asking a provider.")
+@click.option("--title-model", metavar="P/M", help="Have this model title the session; same is the run's, off none.")
 @click.option("-d", "--detach", is_flag=True, help="Go on in the background; print the session's id once it works.")
 @click.option("-q", "--quiet", is_flag=True, help="Keep standard error silent unless the run fails.")
 @db_option

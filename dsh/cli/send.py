@@ -16,8 +16,10 @@ from dsh.cli.group import db_option
 from dsh.cli.piped import read_prompt
 from dsh.core.errors import UsageError
 from dsh.core.ids import new_message_id
+from dsh.core.messages import Block, HookContext
 from dsh.query.naming import find_session
 from dsh.store import writes
+from dsh.store.database import Database
 
 USER = {"kind": "user"}  # who types a command is a person
 
@@ -48,9 +50,14 @@ def deliver(ctx: click.Context, typed: str, text: str | None, route: str, *, wai
         session = find_session(db, typed)
         command = str(ctx.command.name)
         content = read_prompt(text, what="message", hint=f'dsh {command} {session} "TEXT", or pipe one in')
+        contexts: list[HookContext] = []
+        if route != "inject" and "dsh-session:" in content[0]["text"]:
+            content, contexts = _quoting(db, session, content)
         message = new_message_id()
         with db.transaction():
-            writes.put_message(db, session, message, route, content, USER, meta={"via": command, "message": message})
+            writes.put_message(
+                db, session, message, route, content, USER, contexts, meta={"via": command, "message": message}
+            )
             now = activity(db, session)
         ring(now)
         if not now.driven:
@@ -61,3 +68,13 @@ def deliver(ctx: click.Context, typed: str, text: str | None, route: str, *, wai
             return reply_to(db, session, message, now.length)
         output.told(message, f"the message is in the inbox of session {session}")
     return 1 if wait else 0
+
+
+def _quoting(db: Database, session: str, content: list[Block]) -> tuple[list[Block], list[HookContext]]:
+    """The message, and what goes before it of the sessions that it mentions."""
+    from dsh.capabilities.references.service import prepare_stored
+    from dsh.session.references import mentions
+
+    text, mentioned = mentions(content[0]["text"])
+    first: Block = {**content[0], "text": text}
+    return prepare_stored(db, session, [first, *content[1:]], mentioned)

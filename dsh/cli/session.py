@@ -90,33 +90,17 @@ def _text(name: str, value: Any) -> str:
 @db_option
 @click.pass_context
 def rename(ctx: click.Context, session: str, title: str) -> int:
-    """Give a session a title. It is kept in the session's log; a session that works just now cannot be renamed."""
-    from dsh.session import titles
+    """Give a session a title, as dsh title --set does.
 
-    words = titles.given(title)
+    It is kept in the session's log; a session that works just now cannot be renamed.
+    """
+    from dsh.cli.title import give
+
     with history(db_flag(ctx), read_only=False) as db:
         id_ = find_session(db, session)
-        from dsh.core import lean
-
-        lean.load_trio()
-        import trio
-
-        trio.run(_rename, db, id_, words)
-    output.remark(f"session {id_} is now called {words!r}")
+        given = give(db, id_, title)
+    output.remark(f"session {id_} is now called {given.title!r}")
     return 0
-
-
-async def _rename(db: Database, id_: str, title: str) -> None:
-    from dsh.kernel.host import Host
-    from dsh.session import titles
-    from dsh.session.sessions import Sessions
-
-    sessions = Sessions(Host(load_config(db)), db)
-    session = sessions.publish(sessions.prepare_stored(id_))
-    try:
-        await titles.rename(sessions, session, title)
-    finally:
-        sessions.dispose(session)
 
 
 @command.command("repair")

@@ -10,7 +10,9 @@ from dsh import query
 from dsh.cli import output
 from dsh.cli.common import NoHistory, db_flag, folder, reading
 from dsh.cli.group import db_option
+from dsh.core.errors import UsageError
 from dsh.core.lossless import MAX_INT, dumps
+from dsh.query.naming import find_session
 from dsh.store import writes
 from dsh.store.database import Database, Row
 
@@ -23,6 +25,8 @@ _DEPTH_OF_ALL = 2**31
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, metavar="N", help="List at most N (20).")
 @click.option("--all", "with_children", is_flag=True, help="List the sessions of subagents too.")
 @click.option("--hidden", is_flag=True, help="List hidden sessions too.")
+@click.option("--parent", metavar="ID", help="Only forks and subagents' sessions of this one.")
+@click.option("--roots", is_flag=True, help="Only sessions without a parent.")
 @click.option("--tree", is_flag=True, help="Show forks and the sessions of subagents below where they came from.")
 @click.option("--json", "as_lines", is_flag=True, help="Print JSON Lines: one object per session.")
 @db_option
@@ -34,10 +38,14 @@ def command(
     limit: int,
     with_children: bool,
     hidden: bool,
+    parent: str | None,
+    roots: bool,
     tree: bool,
     as_lines: bool,
 ) -> int:
     """List sessions: pinned ones first, marked with a star, then those where something happened last.
+
+    A session that has no title shows how its first prompt begins, on a terminal dimmed.
 
     The status is running (a turn is open and its process is there), open (a process holds the session between turns),
     interrupted (a turn is open and its process is gone), or how the last turn ended.
@@ -48,6 +56,8 @@ def command(
     In a pipe a session is one line: ID, last activity, status, turns, model, folder, title, separated by tabs; with
     --tree its level and what it is come before that.
     """
+    if (parent is not None) + roots + tree > 1:
+        raise UsageError("--parent, --roots and --tree exclude each other")
     place = folder(cwd, here)
     many = min(limit, MAX_INT - 1)
     try:
@@ -55,9 +65,10 @@ def command(
             if tree:
                 sessions, more = _trees(db, place, hidden, many)
             else:
-                depth = _DEPTH_OF_ALL if with_children else 0
+                depth = _DEPTH_OF_ALL if with_children or parent is not None else 0
+                ids = _ids(db, parent, roots)
                 rows = query.rows(
-                    db, "session_list", cwd=place, depth=depth, hidden=int(hidden), ids=None, limit=many + 1
+                    db, "session_list", cwd=place, depth=depth, hidden=int(hidden), ids=ids, limit=many + 1
                 )
                 sessions, more = [session_object(row) for row in rows[:many]], len(rows) > many
     except NoHistory as error:
@@ -75,6 +86,18 @@ def command(
     return 0
 
 
+def _ids(db: Database, parent: str | None, roots: bool) -> str | None:
+    """The only sessions to list, as JSON; None for all. SESSION_NOT_FOUND for a parent that nobody names."""
+    if parent is not None:
+        found = query.rows(db, "children_named", parent=parent)
+        found = found or query.rows(db, "children_named", parent=find_session(db, parent))
+    elif roots:
+        found = query.rows(db, "sq_roots")
+    else:
+        return None
+    return dumps([row[0] for row in found])
+
+
 def _trees(db: Database, place: str | None, hidden: bool, limit: int) -> tuple[list[dict[str, Any]], bool]:
     from dsh.query import family
 
@@ -88,7 +111,7 @@ def _trees(db: Database, place: str | None, hidden: bool, limit: int) -> tuple[l
 def session_object(row: Row) -> dict[str, Any]:
     """A row of `session_list` as the object that --json prints; absent is null."""
     id_, title, cwd, turns, length, created, updated, open_turn, outcome, parent, model, *more = row
-    pinned, hidden, seed_length, depth, forked, *lease = more
+    pinned, hidden, seed_length, depth, forked, titled, *lease = more
     driven = lease[0] is not None and writes.is_driven(*lease)
     if open_turn is not None:
         status = "running" if driven else "interrupted"
@@ -110,6 +133,7 @@ def session_object(row: Row) -> dict[str, Any]:
         "fork": bool(forked),
         "pinned": pinned is not None,
         "hidden": hidden is not None,
+        "titled": bool(titled),
     }
 
 
@@ -142,10 +166,11 @@ def _table(sessions: list[dict[str, Any]], tree: bool) -> None:
         elif tree:
             cells = [str(s["level"]), relation(s), *cells]
         rows.append(cells)
+    untitled = {number for number, s in enumerate(sessions) if not s["titled"]}
     if rows and tree:
-        output.table(["ID", "FROM", "AGE", "STATUS", "TURNS", "TITLE"], rows, right=[4])
+        output.table(["ID", "FROM", "AGE", "STATUS", "TURNS", "TITLE"], rows, right=[4], dim=untitled)
     elif rows:
-        output.table(["ID", "AGE", "STATUS", "TURNS", "MODEL", "FOLDER", "TITLE"], rows, right=[3])
+        output.table(["ID", "AGE", "STATUS", "TURNS", "MODEL", "FOLDER", "TITLE"], rows, right=[3], dim=untitled)
 
 
 def _branch(level: int, last: tuple[bool, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from dsh.core.errors import UsageError
 from dsh.core.lossless import dumps, loads
 from dsh.query.naming import find_place
 from dsh.session.jsonl import event_text, one_line
+from dsh.session.render.facts import facts_of
 from dsh.store.database import Database, Row
 
 _LAST = 2**53 - 1
@@ -29,6 +30,8 @@ _LAST = 2**53 - 1
 @click.option("--markdown", "form", flag_value="markdown", help="Print Markdown, nothing left out.")
 @click.option("--request", "sent", metavar="TURN.STEP", help="Print the request that a step sent to its model.")
 @click.option("--full", is_flag=True, help="Do not shorten tool results, arguments and thinking.")
+@click.option("-C", "--context", type=click.IntRange(min=0), metavar="N", help="With SEQ: N events before and after.")
+@click.option("--trace", "traced", is_flag=True, help="With SEQ: what the event replaced, came from, and led to.")
 @click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Only the last N turns.")
 @click.option("--from", "low", type=click.IntRange(min=0), metavar="SEQ", help="Begin with this event.")
 @click.option("--to", "high", type=click.IntRange(min=0), metavar="SEQ", help="End with this event.")
@@ -40,6 +43,8 @@ def command(
     form: str | None,
     sent: str | None,
     full: bool,
+    context: int | None,
+    traced: bool,
     tail: int | None,
     low: int | None,
     high: int | None,
@@ -60,18 +65,44 @@ def command(
             if (low, high, tail) != (None, None, None):
                 raise UsageError("--from, --to and --tail do not go with ID:SEQ")
             low = high = seq
+        elif context is not None or traced:
+            raise UsageError(f"{'--trace' if traced else '--context'} goes with ID:SEQ")
         if tail is not None:
             found = query.row(db, "tail_start", session=id_, turns=min(tail, _LAST))
             low = found[0] if found else None
         _check_range(db, id_, seq)
+        if traced and seq is not None:
+            if form not in (None, "json") or sent is not None or context is not None:
+                raise UsageError("--trace goes with no other form than --json")
+            from dsh.cli.traced import show
+
+            show(db, id_, seq, as_json=form == "json")
+            return 0
         if sent is not None:
             from dsh.cli.sent import body
 
             output.line(output.json_text(body(db, id_, sent, load_config(db))))
             return 0
         first, last = min(low or 0, _LAST), _LAST if high is None else min(high, _LAST)
+        if seq is not None and context:
+            first, last = around(db, id_, seq, context, context)[:2]
+            if form is None:
+                _transcript(db, id_, first, last, full=full, at=place(db, id_, seq))
+                return 0
         _print(db, id_, form, first, last, full=full or seq is not None)
     return 0
+
+
+def around(db: Database, id_: str, seq: int, before: int, after: int) -> tuple[int, int, int | None]:
+    """The seqs to read around an event, and that of the event where it is read itself (a call in its message)."""
+    found = query.row(db, "around", session=id_, seq=seq, before=before, after=after)
+    assert found is not None
+    return found[0], found[1], found[2]
+
+
+def place(db: Database, id_: str, seq: int) -> int | None:
+    """Where an event is read: its seq, a call's message's, or that of what stands before."""
+    return around(db, id_, seq, 0, 0)[2]
 
 
 def _check_range(db: Database, id_: str, seq: int | None) -> None:
@@ -95,8 +126,8 @@ def _print(db: Database, id_: str, form: str | None, low: int, high: int, *, ful
                 output.line(output.json_text(line))
     elif form == "markdown":
         output.write(_markdown_head(db, id_))
-        for entry in _entries(db, id_, low, high):
-            output.write(markdown(_safe(entry)))
+        for entry in read(db, id_, low, high):
+            output.write(markdown(_safe(entry, output.shown)))
     else:
         _transcript(db, id_, low, high, full=full)
 
@@ -106,7 +137,8 @@ def event_line(session: str, row: Row) -> str:
     return f'{event_text(row)[:-1]},"sessionId":{dumps(session)}}}'
 
 
-def _entries(db: Database, id_: str, low: int, high: int) -> Iterator[Entry]:
+def read(db: Database, id_: str, low: int, high: int) -> Iterator[Entry]:
+    """The entries of a range of a session's log, both seqs included."""
     calls: dict[str, str] = {}
     if low > 0:  # names of tools whose calls lie before the range
         for row in query.rows(db, "call_names", session=id_, below=low):
@@ -119,17 +151,48 @@ def _entries(db: Database, id_: str, low: int, high: int) -> Iterator[Entry]:
         yield from entries(seq, type_, time, value, calls)
 
 
-def _transcript(db: Database, id_: str, low: int, high: int, *, full: bool) -> None:
+Style = Callable[[str, str], str]
+
+
+def pieces(
+    db: Database,
+    id_: str,
+    low: int,
+    high: int,
+    *,
+    full: bool = False,
+    at: int | None = None,
+    mark: Callable[[str], str] = str,
+    style: Style = output.style,
+    safe: Callable[[str], str] = output.shown,
+) -> Iterator[tuple[int, str]]:
+    """The transcript piece by piece, each with its event's seq; every piece ends in a newline.
+
+    The event `at` is shown in full, its name marked, its text as `mark` returns it. `style` puts colours around a text,
+    `safe` is what makes stored text fit for where it goes.
+    """
+    for entry in read(db, id_, low, high):
+        if entry.kind == "turn":
+            yield entry.seq, style(f"── {entry.label} ── {output.local(entry.time)}", output.DIM) + "\n\n"
+            continue
+        found = entry.seq == at
+        heading, faint = _styled(style, output.MATCH if found else output.HEADING), _styled(style, output.DIM)
+        shown = _safe(entry, safe)
+        if found:
+            shown, faint = replace(shown, text=mark(shown.text)), str
+        yield entry.seq, plain(shown, full=full or found, heading=heading, faint=faint)
+
+
+def _styled(style: Style, code: str) -> Callable[[str], str]:
+    return lambda text: style(text, code)
+
+
+def _transcript(db: Database, id_: str, low: int, high: int, *, full: bool, at: int | None = None) -> None:
     single = low == high
     if not single:
-        output.write(_head(db, id_))
+        output.write(head(db, id_))
     nothing = True
-    for entry in _entries(db, id_, low, high):
-        if entry.kind == "turn":
-            output.line(output.style(f"── {entry.label} ── {output.local(entry.time)}", output.DIM) + "\n")
-            nothing = False
-            continue
-        text = plain(_safe(entry), full=full, heading=_heading, faint=_faint)
+    for _, text in pieces(db, id_, low, high, full=full, at=at):
         output.write(text)
         nothing = nothing and not text
     if single and nothing:
@@ -137,40 +200,21 @@ def _transcript(db: Database, id_: str, low: int, high: int, *, full: bool) -> N
             output.line(output.shown(event_line(id_, row)))
 
 
-def _safe(entry: Entry) -> Entry:
-    """What may go to standard output; done before colours are put around it."""
-    return replace(entry, label=output.one_line(entry.label), text=output.shown(entry.text))
-
-
-def _heading(text: str) -> str:
-    return output.style(text, output.HEADING)
-
-
-def _faint(text: str) -> str:
-    return output.style(text, output.DIM)
+def _safe(entry: Entry, safe: Callable[[str], str]) -> Entry:
+    """What may go where it goes; done before colours are put around it."""
+    return replace(entry, label=output.one_line(entry.label), text=safe(entry.text))
 
 
 def _facts(db: Database, id_: str) -> tuple[str, list[tuple[str, str]]]:
     """The title, and what the heads of both readable forms tell."""
-    state = query.row(db, "session_state", session=id_)
-    titled = query.row(db, "session_title", session=id_)
-    header = query.row(db, "header_in_force", session=id_)
-    assert state is not None
-    config = loads(header[1]).get("config", {}) if header else {}
-    model = "/".join(str(config[k]) for k in ("provider", "model") if k in config)
-    facts = [
-        ("session", id_),
-        ("folder", state[3] or ""),
-        ("model", model),
-        ("created", output.utc(state[2])),
-        ("parent", state[4] or ""),
-    ]
-    return output.title(titled[0] if titled else None) or "(no title)", [(k, output.one_line(v)) for k, v in facts if v]
+    facts = facts_of(db, id_, usage=False)
+    return output.title(facts.title) or "(no title)", [(name, output.one_line(value)) for name, value in facts.known]
 
 
-def _head(db: Database, id_: str) -> str:
+def head(db: Database, id_: str, style: Style = output.style) -> str:
+    """What stands above a transcript."""
     title, facts = _facts(db, id_)
-    return output.style(title, output.BOLD) + "\n" + output.style(" · ".join(v for _, v in facts), output.DIM) + "\n\n"
+    return style(title, output.BOLD) + "\n" + style(" · ".join(v for _, v in facts), output.DIM) + "\n\n"
 
 
 def _markdown_head(db: Database, id_: str) -> str:

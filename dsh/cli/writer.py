@@ -23,6 +23,8 @@ class Writer:
         self.broken: OSError | None = None
         self._queue: deque[bytes] = deque()
         self._more = trio.Event()
+        self._empty = trio.Event()
+        self._empty.set()
         self._closing = False
         try:
             self._waits = not stat.S_ISREG(os.fstat(fd).st_mode) and not self._is_device()
@@ -36,6 +38,12 @@ class Writer:
         if text and self.broken is None:
             self._queue.append(text.encode("utf-8", "replace"))
             self._more.set()
+            if self._empty.is_set():
+                self._empty = trio.Event()
+
+    async def drained(self) -> None:
+        """Return when what was put so far is written, or cannot be."""
+        await self._empty.wait()
 
     def finish(self) -> None:
         """No more will come; `run` returns when all is written."""
@@ -46,6 +54,7 @@ class Writer:
         while True:
             while self._queue and self.broken is None:
                 await self._write(self._queue.popleft())
+            self._empty.set()
             if self._closing or self.broken is not None:
                 return
             await self._more.wait()

@@ -126,6 +126,8 @@ def exit_code(code: str) -> int:
     """The process exit code for an error code (HD-14); 1 for a failure no row names."""
     if code.startswith("HTTP_"):
         return 4
+    if code.startswith("SESSION_REFERENCE_"):
+        return 8 if code.endswith("READ_FAILED") else 3 if code.endswith("INVALID_CONFIG") else 2
     if code.startswith("SESSION_QUERY_"):
         return 8 if code.endswith(("INDEX_FAILED", "PERSISTENCE_FAILED", "SOURCE_CONFLICT")) else 2
     return _EXIT_BY_CODE.get(code, 1)

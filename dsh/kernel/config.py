@@ -56,6 +56,18 @@ def _ratio(value: Any) -> str | None:
     return None if 0 <= value <= 1 else "must be in 0..1"
 
 
+def title_model(value: str) -> str | None:
+    """What is wrong with what should make titles; None if nothing."""
+    provider, _, model = value.partition("/")
+    fits = value in ("off", "same") or bool(provider.strip() and model.strip())
+    return None if fits else "must be off, same (the model of the session) or PROVIDER/MODEL"
+
+
+def _title_cadence(value: str) -> str | None:
+    known = ("first-message", "all-user-messages")
+    return None if value in known else f"must be {' or '.join(known)}"
+
+
 SETTINGS: dict[str, Setting] = {
     s.key: s
     for s in (
@@ -98,8 +110,21 @@ SETTINGS: dict[str, Setting] = {
         Setting("search_tools.raw_output_max_bytes", int, 20_000_000, "raw ripgrep output accepted", _at_least(1)),
         Setting("search_tools.timeout_ms", int, 30_000, "time limit of glob and grep", _positive_ms),
         Setting("store.busy_timeout_ms", int, 30_000, "wait for a locked database", _positive_ms),
+        Setting("session_tools.enabled", bool, False, "offer the model tools that read its folder's other sessions"),
+        Setting("session_tools.max_search_results", int, 100, "hits that such a search shows", _at_least(1)),
+        Setting("session_tools.timeout_ms", int, 30_000, "time limit of such a search", _positive_ms),
         Setting("search.limit", int, 20, "hits a search shows", _at_least(1)),
         Setting("search.snippet_chars", int, 240, "characters of a snippet", _at_least(1)),
+        Setting("titles.model", str, "off", "model that titles sessions: off, same or PROVIDER/MODEL", title_model),
+        Setting("titles.automatic", str, "first-message", "or all-user-messages: when it is asked", _title_cadence),
+        Setting("titles.fallback_max_words", int, 5, "words of a prompt that become a title", _at_least(1)),
+        Setting("titles.fallback_max_bytes", int, 40, "bytes of a prompt that become a title", _at_least(1)),
+        Setting("titles.max_title_bytes", int, 80, "bytes of a model's title", _at_least(1)),
+        Setting("titles.target_words", int, 5, "words that a model is asked for", _at_least(1)),
+        Setting("titles.target_cjk_characters", int, 10, "the same in Chinese, Japanese, Korean", _at_least(1)),
+        Setting("titles.max_input_bytes", int, 4096, "bytes of prompts sent to a model for a title", _at_least(1)),
+        Setting("titles.max_output_tokens", int, 64, "tokens of its answer", _at_least(1)),
+        Setting("titles.timeout_ms", int, 60_000, "time it may take", _positive_ms),
     )
 }
 

@@ -170,6 +170,21 @@ async def choose(
     return Selection(route.name, chosen, _effort(config, route, chosen, header), notice, chooser.usable())
 
 
+async def named(
+    config: Config,
+    name: str,
+    *,
+    provider: str | None = None,
+    base_url: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    service: LlmService | None = None,
+) -> Route:
+    """The route that a run may use beside its own; ConfigError NO_MODEL with ways on. `provider` and `base_url` are the
+    flags."""
+    known = configured(config, base_url=given_base_url(base_url, environ), provider=provider, environ=environ)
+    return await _Chooser(config, known, service).require(name, "provider")
+
+
 async def _prefix(chooser: _Chooser, model: str | None) -> tuple[Route, str] | None:
     """`NAME/MODEL` as the route NAME and the rest, when NAME is a usable route."""
     name, slash, rest = (model or "").partition("/")

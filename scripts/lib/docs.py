@@ -1,7 +1,8 @@
 """Makes docs/cli.md and docs/schema.md from the commands, the schema and the settings, or checks that they are so.
 
 Everything in them comes from where it is defined: help texts from the commands, exit codes from rule HD-14, views and
-their comments from dsh/schema.sql, columns from a database made with it, codes from its triggers.
+columns from a database made with the schema, what is said of them from dsh/query/views.toml, codes from its
+triggers. The prose around them is in schema.md beside this file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import click
 
 from dsh.cli.group import COMMANDS, dsh
 from dsh.kernel.config import SETTINGS
-from dsh.store import database
+from dsh.query import catalog
+from dsh.store import database, migrations
 from dsh.store.database import Database
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,8 +33,9 @@ def cli() -> str:
         "# Command line",
         MADE,
         "Answers go to standard output, everything else to standard error. Whatever lists things prints one line per "
-        "thing in a pipe and has `--json` for JSON Lines; field order and tabs of both stay as they are. Colours only "
-        "go to a terminal, and not if `NO_COLOR` is set.",
+        "thing in a pipe and has `--json` for JSON Lines; field order and tabs of both stay as they are. (`dsh sql` "
+        "and `dsh query` have `--jsonl` for them; their `--json` is one array.) Colours only go to a terminal, and not "
+        "if `NO_COLOR` is set.",
         _help(dsh, ["dsh"]),
     ]
     for name in COMMANDS:
@@ -64,51 +67,27 @@ def _exit_codes() -> str:
 
 
 def schema() -> str:
-    """The text of docs/schema.md."""
-    sql = (ROOT / "dsh" / "schema.sql").read_text("utf-8")
-    parts = [
-        "# Database",
-        MADE,
-        "One SQLite file holds everything. `dsh config path` tells where it is, `dsh sql` queries it, and so does any "
-        "other SQLite client. The views below are what may be relied on; tables are private. Times are milliseconds "
-        "since 1970, JSON is text. The whole definition is in `dsh/schema.sql`.",
-        "## Views",
-        "\n\n".join(_views(sql)),
-        "## Writing",
-        "Appending is an INSERT into `event`, a new session an INSERT into `session`, also from a stock `sqlite3` "
-        "shell. What breaks a rule is refused with one of these codes as the error message:",
-        _codes(sql),
-        "## Settings",
-        "Kept in the view `setting` by `dsh config set`; a DSH_* variable and the personal file come first.",
-        _settings(),
-    ]
-    return "\n\n".join(parts) + "\n"
+    """The text of docs/schema.md: schema.md beside this file, with what is made put in for its {names}."""
+    text = (Path(__file__).parent / "schema.md").read_text("utf-8").rstrip()
+    made = {
+        "made": MADE,
+        "views": "\n\n".join(_views()),
+        "codes": _codes(migrations.schema_text()),
+        "settings": _settings(),
+    }
+    for name, part in made.items():
+        text = text.replace(f"{{{name}}}", part)
+    return text + "\n"
 
 
-def _views(sql: str) -> Iterator[str]:
+def _views() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         db = Database.open(Path(folder) / "docs.db")
-        names = [r[0] for r in db.rows("SELECT name FROM sqlite_schema WHERE type = 'view' ORDER BY rowid")]
-        for name in names:
-            if name.startswith("_"):
-                continue
-            columns = [r[1] for r in db.rows(f"PRAGMA table_info({name})")]
-            told = _comment(sql, name)
-            yield f"### {name}\n\n{told}{', '.join(f'`{c}`' for c in columns)}"
+        for view in catalog.views(db):
+            rows = [f"| `{c.name}` | {c.type} | {c.comment} |" for c in view.columns]
+            columns = "\n".join(["| column | type | |", "|---|---|---|", *rows])
+            yield f"### {view.name}\n\n{view.about}\n\n{columns}\n\n```sql\n{view.example};\n```"
         db.close()
-
-
-def _comment(sql: str, view: str) -> str:
-    """What the schema says about a view: the comment behind its AS, or at the end of its first line."""
-    found = re.search(
-        rf"CREATE VIEW {view}\b\([^)]*\) AS[^\n]*?(?:-- ([^\n]*))?\n(?:  SELECT[^\n]*?-- ([^\n]*)\n)?", sql
-    )
-    text = (found[1] or found[2]) if found else None
-    if not text:
-        return ""
-    if re.fullmatch(r"[A-Z]{2}-\d+(, [A-Z]{2}-\d+)*", text):
-        return f"Rules {text}.\n\n"
-    return f"{text[0].upper()}{text[1:]}.\n\n"
 
 
 _RAISE = re.compile(r"RAISE\(ABORT, '([A-Z_]+)'\)")

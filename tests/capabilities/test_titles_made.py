@@ -406,36 +406,38 @@ async def test_writes_of_a_session_follow_one_another() -> None:
 
 @pytest.mark.rule("ST-51")
 async def test_a_write_that_is_not_wanted_when_its_time_comes_is_dropped() -> None:
-    flushing, go_on = trio.Event(), trio.Event()
+    flushing, go_on, calling, ready = trio.Event(), trio.Event(), trio.Event(), trio.Event()
+    failed: list[str] = []
 
     async def hold(session: Session) -> None:
         flushing.set()
         await go_on.wait()
 
-    cancelled = Signal()
-    failed: list[str] = []
-
-    async def logging(request: TitleRequest) -> Any:
-        with trio.CancelScope(shield=True):  # a provider that takes no notice
+    async def deaf(request: TitleRequest) -> Any:
+        with trio.CancelScope(shield=True):
+            calling.set()
+            await ready.wait()
             failed.append(await refused(request.log({"n": 1})))
-        raise ValueError("it was not logged")
+        return made("too late", 1)
 
     async with world(plugins=PLUGIN) as w:
         agent = await w.agent()
         await w.turn(agent, "words")
-        service(w).register(w.host.root, Provider(generate=logging))
-        w.sessions.on_flush(w.host.root, hold)
+        service(w).register(w.host.root, Provider(generate=deaf))
+
+        async def refresh() -> None:
+            failed.append(await refused(service(w).refresh(agent.session)))
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(service(w).give, agent.session, "a")
-            await flushing.wait()
-
-            async def refresh() -> None:
-                failed.append(await refused(service(w).refresh(agent.session, cancelled)))
-
             nursery.start_soon(refresh)
+            await calling.wait()
+            w.sessions.on_flush(w.host.root, hold)
+            nursery.start_soon(service(w).give, agent.session, "mine")
+            await flushing.wait()
+            ready.set()  # so its write waits for that of the person's title, and is not wanted after it
             await trio.testing.wait_all_tasks_blocked()
-            cancelled.cancel()
+            assert failed == []
             go_on.set()
+        assert failed == ["TITLE_SUPERSEDED", "TITLE_SUPERSEDED"]
         assert "session/title-llm-request" not in w.flow(agent)
-        assert failed == ["ABORTED", "ABORTED"]
-        assert titles_of(w, agent.session) == ["words", "a"]
+        assert titles_of(w, agent.session) == ["words", "mine"]

@@ -235,7 +235,7 @@ def test_a_flipped_bit_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[st
     w.db.close()
     original = path.read_bytes()
     used = [at for at, byte in enumerate(original) if byte]
-    whole = in_process(capsys, "sql", "--json", EVENTS)
+    whole = in_process(capsys, "sql", "--jsonl", EVENTS)
     chance = random.Random(seed)
     unseen = 0
     for _ in range(40):
@@ -254,7 +254,7 @@ def test_a_flipped_bit_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[st
             if words == ["db", "check"]:
                 checked = code
         if checked == 0:
-            now = in_process(capsys, "sql", "--json", EVENTS)
+            now = in_process(capsys, "sql", "--jsonl", EVENTS)
             assert now[0] == 0
             unseen += only_valid_changes(whole[1], now[1])
     assert unseen < 10

@@ -251,7 +251,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("export", "talk", "talk"), "--to DIR"),
     (("export", "talk", "-o", "x", "--to", "y"), "exclude"),
     (("export", "none"), "there is no session"),
-    (("import",), "Missing argument"),
+    (("import",), "nothing to import"),
 ]
 
 

@@ -1,23 +1,19 @@
-"""`dsh sessions`, `dsh show` and `dsh sql`."""
+"""`dsh sessions` and `dsh show`."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dsh.cli.transcript import closed, fenced
+from dsh.session.render.markdown import closed, fenced
 from dsh.store import locks, writes
-from tests.cli.conftest import DSH, ROOT, Run
+from tests.cli.conftest import Run
 from tests.history import History, call, text
 
 Terminal = Callable[..., tuple[int, str]]
@@ -57,6 +53,7 @@ def test_sessions_newest_first(dsh: Run, history: History) -> None:
         "fork": False,
         "pinned": False,
         "hidden": False,
+        "titled": False,
     }
 
 
@@ -272,109 +269,3 @@ def test_show_on_a_terminal_is_harmless(history: History, terminal: Terminal) ->
 def test_show_in_a_pipe_is_verbatim(dsh: Run, history: History) -> None:
     history.say("s", "clear \x1b[2J the \x07 screen")
     assert "    clear \x1b[2J the \x07 screen\n" in dsh("show", "s").stdout
-
-
-# sql
-
-
-def test_sql_forms(dsh: Run, history: History) -> None:
-    history.say("s", "hi")
-    query = "select id, turns, 1.5 as x, null as y, 'a\tb\nc' as z, x'0aff' as b from session"
-    assert dsh("sql", query).stdout == "s\t1\t1.5\t\ta\\tb\\nc\t0aff\n"
-    assert json.loads(dsh("sql", "--json", query).stdout) == {
-        "id": "s",
-        "turns": 1,
-        "x": 1.5,
-        "y": None,
-        "z": "a\tb\nc",
-        "b": "0aff",
-    }
-    rows = list(csv.reader(io.StringIO(dsh("sql", "--csv", query).stdout)))
-    assert rows == [["id", "turns", "x", "y", "z", "b"], ["s", "1", "1.5", "", "a\tb\nc", "0aff"]]
-    assert dsh("sql", "-", stdin=None, input="select 7;\n-- done\n").stdout == "7\n"
-    assert dsh("sql", "--json", "select 9e999 as big").stdout == '{"big":null}\n'
-    done = dsh("sql", "select 1 where false")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_sql_on_a_terminal(history: History, terminal: Terminal) -> None:
-    history.say("session-one", "hi")
-    code, shown = terminal("sql", "select id, turns, 'x\x1b[2J' as z from session")
-    assert code == 0
-    lines = shown.splitlines()
-    assert re.sub("\x1b\\[[0-9;]*m", "", lines[0]).split() == ["id", "turns", "z"]
-    assert lines[1].split() == ["session-one", "1", "x␛[2J"]
-
-
-@pytest.mark.rule("HD-14")
-@pytest.mark.parametrize(
-    ("query", "says", "hint"),
-    [
-        ("select * from _event", "only the views can be queried", "views: session, "),
-        ("select * from nosuch", "no such table: nosuch", "views: session, "),
-        ("selec 1", 'near "selec": syntax error', "lists views and columns"),
-        ("select nope from session", "no such column: nope", "lists views and columns"),
-        ("delete from session", "dsh sql only reads", "dsh config"),
-        ("with x as (select 1) insert into setting values ('a', '1')", "dsh sql only reads", "dsh config"),
-        ("pragma query_only = 0", "only the views can be queried", "views: "),
-        ("pragma journal_mode = delete", "only the views can be queried", "views: "),
-        ("attach ':memory:' as x", "only the views can be queried", "views: "),
-        ("create table x(a)", "only the views can be queried", "views: "),
-        ("select 1; select 2", "more than one statement", None),
-        ("select 1;;select 2", "more than one statement", None),
-        ("/* nothing */ ;", "the query is empty", None),
-        ("select 'x", 'unrecognized token: "\'x"', "lists views"),
-    ],
-)
-def test_sql_refusals(dsh: Run, history: History, query: str, says: str, hint: str | None) -> None:
-    history.say("s", "hi")
-    done = dsh("sql", query)
-    assert (done.returncode, done.stdout) == (2, "")
-    lines = done.stderr.splitlines()
-    assert lines[0].startswith(f"dsh: {says}")
-    assert len(lines) == (1 if hint is None else 2)
-    assert hint is None or hint in lines[1]
-    assert dsh("sql", "select count(*) from session").stdout == "1\n"
-
-
-def test_sql_semicolons_that_are_no_ends(dsh: Run, history: History) -> None:
-    assert dsh("sql", "select ';' as \"a;b\" /* ; */ -- ; x\n;").stdout == ";\n"
-
-
-def test_sql_lists_views(dsh: Run, history: History) -> None:
-    lines = dsh("sql").stdout.splitlines()
-    assert "session(id, version, created_at, cwd" in lines[0]
-    assert any(line.startswith("search_document(id, session_id, seq, type, time, text)") for line in lines)
-    assert not any(line.startswith("_") for line in lines)
-
-
-PEAK = """
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""
-
-
-@pytest.mark.slow
-def test_sql_holds_no_million_rows(history: History) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    peaks = []
-    for rows in (1, 1_000_000):
-        numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {rows})"
-        command = [sys.executable, "-c", PEAK, *DSH, "sql", f"{numbers} SELECT i, hex(zeroblob(100)) FROM n"]
-        peaks.append(int(subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout))
-    assert peaks[1] - peaks[0] < 10_000 * (1 if sys.platform == "linux" else 1024)
-
-
-def test_rows_come_as_they_are_found(history: History) -> None:
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    began = time.monotonic()
-    with subprocess.Popen([*DSH, "sql", endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"1\n"
-        process.stdout.close()
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-        assert process.wait(timeout=20) == 0
-    assert time.monotonic() - began < 20

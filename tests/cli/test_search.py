@@ -50,6 +50,7 @@ def test_json_lines(dsh: Run, history: History) -> None:
         "cwd": "/a",
         "snippet": "one needle, two needles, one needle",
         "matches": [[4, 10], [29, 35]],
+        "more": 0,
     }
     assert hits["s2"]["snippet"] == 'a "needle" in quotes\x1b[31m'
 

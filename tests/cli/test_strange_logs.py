@@ -54,6 +54,10 @@ COMMANDS = [
     ["tokens", "odd"],
     ["search", "needle"],
     ["export", "odd"],
+    ["export", "odd", "--format", "markdown"],
+    ["export", "odd", "--format", "html"],
+    ["export", "odd", "--format", "json"],
+    ["redact", "two", "--dry-run"],
     ["db", "check"],
 ]
 

@@ -18,7 +18,7 @@ def asked(text: str, words: list[str] | None = None, tags: list[list[str]] | Non
     [
         ("one", '({text parts} : ("one"))'),
         ("one two", '({text parts} : ("one" AND "two"))'),
-        ('"one two" three', '({text parts} : ("one two" AND "three"))'),
+        ('"one two" three', '({text parts} : ("one two" AND ("three" OR "threes")))'),
         ('"never closed', '({text parts} : ("never closed"))'),
         ("a OR b c", '({text parts} : (("a" OR "b") AND "c"))'),
         ("a OR b OR c", '({text parts} : (("a" OR "b" OR "c")))'),
@@ -32,11 +32,52 @@ def asked(text: str, words: list[str] | None = None, tags: list[list[str]] | Non
         ("--no-cache", '({text parts} : ("--no-cache"))'),
         ("NOT NEAR(a) text:b", '({text parts} : ("NOT" AND "NEAR(a)" AND "text:b"))'),
         ("修改x", '({text parts} : (" 修  改 x"))'),
-        ('say "5\'" tall', '({text parts} : ("say" AND "5\'" AND "tall"))'),
+        ('say "5\'" big', '({text parts} : ("say" AND "5\'" AND "big"))'),
+        ("a NEAR b", '({text parts} : (NEAR("a" "b", 10)))'),
+        ("a NEAR/3 b NEAR c d", '({text parts} : (NEAR("a" "b" "c", 10) AND "d"))'),
+        ("x OR a NEAR/2 b", '({text parts} : (("x" OR NEAR("a" "b", 2))))'),
+        ("co* NEAR b", '({text parts} : (NEAR("co*" * "b", 10)))'),
+        ("NEAR b", '({text parts} : (("NEAR" OR "nears") AND "b"))'),
+        ("a NEAR", '({text parts} : ("a" AND ("NEAR" OR "nears")))'),
+        ("a NEAR -b", '(({text parts} : ("a" AND ("NEAR" OR "nears")))) NOT ({text parts} : ("b"))'),
+        ("near", '({text parts} : (("near" OR "nears")))'),
+        ("v1.2", '({text parts} : (("v1.2" OR "1.2")))'),
+        ("1.2.3", '({text parts} : (("1.2.3" OR "v1.2.3")))'),
+        ("fooBar", '({text parts} : (("fooBar" OR "foo bar")))'),
+        ("errors", '({text parts} : (("errors" OR "error")))'),
+        ("queries", '({text parts} : (("queries" OR "query")))'),
+        ("-errors a", '(({text parts} : ("a"))) NOT ({text parts} : ("errors"))'),
     ],
 )
 def test_expression(typed: str, wanted: str) -> None:
     assert asked(typed) == wanted
+
+
+def test_a_literal_query_has_no_operators() -> None:
+    query = parse('a OR "b c" -d e* errors role:user', lambda name, value: True, literal=True)
+    assert expression(query, lambda prefix, limit: ["never"]) == (
+        '({text parts} : ("a" AND "OR" AND """b" AND "c""" AND "-d" AND "e*" AND "errors" AND "role:user"))'
+    )
+
+
+def test_filters_are_taken_out_of_the_query() -> None:
+    taken: list[tuple[str, str]] = []
+
+    def take(name: str, value: str) -> bool:
+        taken.append((name, value))
+        return name != "nope"
+
+    query = parse('role:user a nope:x cwd:"/a b" -role:tool "role:user" Role:user b', take)
+    assert taken == [("role", "user"), ("nope", "x"), ("cwd", "/a b")]
+    assert [term.text for term in query.terms] == ["a", "nope:x", "role:user", "Role:user", "b"]
+    assert [term.text for term in query.excluded] == ["role:tool"]
+    assert parse("role:user", take).notes == []
+
+
+def test_a_hexadecimal_beginning_becomes_what_begins_so() -> None:
+    assert asked("9f3c2a", ["9f3c2a", "9f3c2abb", "9f3c2ax"]) == '({text parts} : (("9f3c2a" OR "9f3c2abb")))'
+    assert asked("facade", ["facades", "facaded"]) == '({text parts} : (("facade" OR "facades")))'
+    assert asked("9f3c2", ["9f3c2a"]) == '({text parts} : ("9f3c2"))'
 
 
 def test_prefix_becomes_the_words_that_begin_so() -> None:

@@ -32,7 +32,7 @@ def words(text: str) -> list[str]:
         ("🇹🇭", ["u1f1f9", "u1f1ed"]),
         ("Straße", ["Strasse"]),
         ("ﬁle æther Œuvre", ["file", "aether", "OEuvre"]),
-        ("ışık Łódź", ["isık".replace("ı", "i"), "Lódź"]),
+        ("ışık Łódź", ["işik", "Lódź"]),
         ("tiếng Việt", ["tieng", "Viet"]),
         ("ＡＰＩ１", ["API1"]),
         ("main\ue0b0x", ["main\ufffdx"]),
@@ -41,8 +41,6 @@ def words(text: str) -> list[str]:
     ],
 )
 def test_words(text: str, wanted: list[str]) -> None:
-    if text == "ışık Łódź":
-        wanted = ["işik", "Lódź"]
     assert words(text) == wanted
 
 
@@ -63,7 +61,7 @@ def test_names_in_pieces_are_put_together(text: str) -> None:
         ("my_fooBar2", "foo bar2"),
         ("a.fooBar::BazQux(x)", "foo bar baz qux"),
         ("übungsBlatt", "übungs blatt"),
-        ("plain snake_case kebab-case UPPER 3FA2B deadBEEF".replace("deadBEEF", ""), ""),
+        ("plain snake_case kebab-case UPPER 3FA2B", ""),
         ("修改fooBar的", "foo bar"),
         ("x" * 40 + "Y" * 40 + "z", ""),
         ("fooBar again fooBar", "foo bar"),
