@@ -461,6 +461,11 @@ CREATE TRIGGER rebuild_insert INSTEAD OF INSERT ON rebuild WHEN new.session_id I
       AND e.type <> 'assistant/chunk' AND e.type IN ('step/start', 'step/end') ORDER BY e.seq DESC LIMIT 1), steps, NULL)
   WHERE name = new.session_id;
 END;
+-- What the functions make of a text must be what they made of it when it was indexed, or it could not be removed.
+CREATE TRIGGER store_index_version INSTEAD OF UPDATE OF index_version ON store WHEN new.index_version IS NOT old.index_version BEGIN
+  INSERT INTO search(search) VALUES ('delete-all');
+  UPDATE _store SET indexed = 0, index_version = new.index_version;
+END;
 CREATE TRIGGER rebuild_index INSTEAD OF INSERT ON rebuild WHEN new.session_id IS NULL BEGIN
   INSERT INTO search(search) VALUES ('delete-all');
   UPDATE _store SET indexed = 0;

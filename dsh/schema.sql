@@ -15,6 +15,7 @@ CREATE TABLE _store(                 -- one row: this database's identity, and h
   id INTEGER PRIMARY KEY CHECK (id = 1),
   store_id TEXT NOT NULL,
   indexed INTEGER NOT NULL DEFAULT 0, -- every document of an event up to this internal id is in `search`
+  index_version INTEGER NOT NULL DEFAULT 0,  -- of the functions that `search` was made with
   generation INTEGER NOT NULL DEFAULT 0, -- rises with each change of the history that is no append
   rewriting INTEGER                   -- the session whose events are being packed, thinned or redacted, inside that trigger
 ) STRICT;
@@ -343,8 +344,9 @@ CREATE VIEW usage(session_id, turn, step, start_seq, provider, model, input_toke
        AND a.seq > b.seq AND a.seq < coalesce(z.seq, 9223372036854775807) AND json_type(a.data, '$.usage') = 'object'
      ORDER BY a.seq DESC LIMIT 1));
 
-CREATE VIEW request_header(session_id, seq, header, reason) AS
-  SELECT s.name, h.seq, (SELECT x.data -> 'header' FROM _entry x WHERE x.id = h.id), h.data ->> 'reason'
+CREATE VIEW request_header(session_id, seq, header, reason, provider, model) AS
+  SELECT s.name, h.seq, (SELECT x.data -> 'header' FROM _entry x WHERE x.id = h.id), h.data ->> 'reason',
+    h.data ->> '$.header.config.provider', h.data ->> '$.header.config.model'
   FROM _session s JOIN _landmark h ON h.session = s.id AND h.type = 'request/header';
 
 CREATE VIEW todo(session_id, position, status, content) AS  -- the current list (SE-60)
@@ -422,9 +424,9 @@ CREATE VIEW import_source(tool, path, stamp, state, imported_at) AS SELECT tool,
 CREATE VIEW saved_query(name, sql, about, saved_at) AS SELECT name, sql, about, saved_at FROM _query;
 
 -- Two states of the history differ in last_event or in generation.
-CREATE VIEW store(store_id, schema_version, sessions, search_indexed, last_event, generation) AS
+CREATE VIEW store(store_id, schema_version, sessions, search_indexed, last_event, generation, index_version) AS
   SELECT store_id, (SELECT max(id) FROM _migration), (SELECT count(*) FROM _session), indexed,
-    (SELECT coalesce(max(id), 0) FROM _event), generation
+    (SELECT coalesce(max(id), 0) FROM _event), generation, index_version
   FROM _store;
 
 CREATE VIEW rebuild(session_id) AS SELECT NULL WHERE false;  -- never has rows; takes what is to be derived anew (PE-79)
@@ -491,6 +493,7 @@ CREATE VIEW _search_source(id, text, parts, tags) AS
     'prompt/blocked', 'tool/call', 'tool/result', 'todo/write', 'turn/end');
 CREATE VIRTUAL TABLE search USING fts5(text, parts, tags, content = '_search_source', content_rowid = 'id',
   tokenize = 'unicode61');
+INSERT INTO search(search, rank) VALUES ('hashsize', 8388608);  -- bytes held before they are written: a tenth faster
 -- The indexed words and how many documents have each: `conf*` is looked up here, a tenth of what FTS5 takes to merge
 -- the lists of every word that begins so.
 CREATE VIRTUAL TABLE search_word USING fts5vocab(search, row);

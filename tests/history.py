@@ -19,9 +19,11 @@ class History:
         self.clock = 1_760_000_000_000
         self._seq: dict[str, int] = {}
 
-    def session(self, id: str, *, cwd: str | None = None, depth: int = 0, parent: str | None = None) -> str:
+    def session(
+        self, id: str, *, cwd: str | None = None, depth: int = 0, parent: str | None = None, source: str | None = None
+    ) -> str:
         header = {"id": id, "version": 0, "createdAt": self.clock, "cwd": cwd, "delegationDepth": depth}
-        writes.insert_session(self.db, {**header, "parentSession": parent})
+        writes.insert_session(self.db, {**header, "parentSession": parent}, source=source)
         self._seq[id] = 0
         return id
 
@@ -76,11 +78,14 @@ class History:
         self._seq[child] = self._seq[parent]
         return child
 
-    def say(self, id: str, prompt: str, answer: str = "yes", *, cwd: str | None = None, time: int | None = None) -> str:
+    def say(
+        self, id: str, prompt: str, answer: str = "yes", *, cwd: str | None = None, time: int | None = None,
+        source: str | None = None,
+    ) -> str:  # fmt: skip
         """A session of one turn."""
         if time is not None:
             self.clock = time
-        self.session(id, cwd=cwd)
+        self.session(id, cwd=cwd, source=source)
         self.turn(id, 1, prompt, text(answer))
         return id
 

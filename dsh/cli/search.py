@@ -20,7 +20,7 @@ from dsh.query.search_filters import both
 from dsh.store.database import Database
 
 # -word is a word to leave out, not a heap of short options; -n5 stays one.
-_LEFT_OUT = re.compile(r"-(?!-|[nABC]\d+$)(?:\w\w+|\w*[^\w\s].*|[^\x00-\x7f].*|[^hniABClc0])")
+_LEFT_OUT = re.compile(r"-(?!-|[nABC]\d+$)(?:\w\w+|\w*[^\w\s].*|[^\x00-\x7f].*|\w*\s.*|[^hniABClc0])", re.DOTALL)
 
 _MANY = 20_000  # events that take more than a second to index
 _ALL = 10**9  # hits

@@ -133,8 +133,8 @@ class _Rollout:
         at = epoch_ms(record.get("timestamp"))
         kind, payload = record.get("type"), record.get("payload")
         if not isinstance(payload, dict):
-            if "role" in record or (isinstance(kind, str) and kind in _ITEMS):  # rollouts of 2025 before September: the items themselves
-                return self._item(record, at)
+            if "role" in record or (isinstance(kind, str) and kind in _ITEMS):
+                return self._item(record, at)  # rollouts of 2025 before September are the items themselves
             if isinstance(record.get("id"), str) and kind is None:
                 self._head(record, at)
             return ()

@@ -86,8 +86,9 @@ class _Tree:
                     continue
                 name, parent = _text(entry.get("id")), _text(entry.get("parentId"))
                 before, said = self._count, False
+                aside = entry.get("type") == "branch_summary"  # it stands where the other branch began
                 for item in self._read(entry, parent):
-                    said = True
+                    said = not aside
                     self._count += 1
                     if type(item) is not Result:
                         self._spoken = self._count

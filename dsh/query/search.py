@@ -28,6 +28,7 @@ from dsh.query.snippet import snippet, snippet_at
 from dsh.query.words import Query, parse
 from dsh.store import writes
 from dsh.store.database import Database
+from dsh.store.functions import INDEX_VERSION
 
 __all__ = [
     "NEWEST",
@@ -94,7 +95,9 @@ class Found(NamedTuple):
 def unindexed(db: Database) -> int:
     """How many events the next `refresh` has to look at."""
     state = query.row(db, "index_lag")
-    return 0 if state is None else int(state[1] - state[0])
+    if state is None:
+        return 0
+    return int(state[1] if state[2] != INDEX_VERSION else state[1] - state[0])
 
 
 def refresh(db: Database) -> str | None:

@@ -54,11 +54,12 @@ def export_lines(
     if state is None:
         raise SessionError(f"there is no session {session}", code="SESSION_NOT_FOUND")
     check_log(db, session)
-    rows = _readable(db, session, state[9])
+    rows = readable_rows(db, session, state[9])
     return header_of(state), jsonl.event_lines(masker.rows(rows) if masker else rows, packed=packed)
 
 
-def _readable(db: Database, session: str, length: int) -> Iterator[Row]:
+def readable_rows(db: Database, session: str, length: int) -> Iterator[Row]:
+    """The same, and LOG_CORRUPT at the first whose data is not JSON."""
     for row in stored_rows(db, session, length):
         try:
             loads(row[3])

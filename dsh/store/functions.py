@@ -1,8 +1,8 @@
 """SQL functions that the search index needs: what an event says, and the tags it is filtered by.
 
 They read nothing but their arguments, and say the same for ever: FTS5 asks again for what it was given when a document
-is removed. So what is indexed, the masking of secrets included, changes only with the version of the schema, whose
-migration then builds the index anew. Snippets are cut from the event's own text, never from what is indexed here
+is removed. So whoever changes what is indexed, the masking of secrets included, raises INDEX_VERSION: an index of
+another version is made anew. Snippets are cut from the event's own text, never from what is indexed here
 (dsh.store.spelling).
 """
 
@@ -22,6 +22,8 @@ _BLANK = (
     "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f"
     "\u3000\ufeff"
 )
+
+INDEX_VERSION = 1
 
 DOCUMENT_TYPES = (
     "user/message",

@@ -62,6 +62,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         "history",  # imports, saved queries; the index has other words and tags
         """
+        ALTER TABLE _store ADD COLUMN index_version INTEGER NOT NULL DEFAULT 0;
         ALTER TABLE _store ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;
         ALTER TABLE _session ADD COLUMN source TEXT;
         ALTER TABLE _session ADD COLUMN changes INTEGER NOT NULL DEFAULT 0;
@@ -108,6 +109,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         DROP TABLE search;
         CREATE VIRTUAL TABLE search USING fts5(text, parts, tags, content = '_search_source', content_rowid = 'id',
           tokenize = 'unicode61');
+        INSERT INTO search(search, rank) VALUES ('hashsize', 8388608);
         CREATE VIRTUAL TABLE search_word USING fts5vocab(search, row);
         UPDATE _store SET indexed = 0;
         """,

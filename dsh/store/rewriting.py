@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from dsh.core.lossless import dumps, loads
 from dsh.store import named, packed
 from dsh.store.database import Database
+from dsh.store.writes import fit_index
 
 _SMALLEST = 96  # characters of a text that is worth a row of its own
 _SMALLEST_FIELD = 40
@@ -152,6 +153,7 @@ def redact_event(db: Database, session: str, seq: int, data: str) -> None:
     gone from log and index, and from the file itself after `purge`.
     """
     with db.transaction():
+        fit_index(db)
         unpack_session(db, session)  # a block holds the texts of many events
         db.rows("INSERT INTO redaction(session_id, seq, data) VALUES (?, ?, ?)", (session, seq, data))
         _drop_blocks(db, session)

@@ -11,6 +11,7 @@ from dsh.core.errors import SessionError, StoreError
 from dsh.core.lossless import dumps, loads
 from dsh.store import locks, named
 from dsh.store.database import Database, Row
+from dsh.store.functions import INDEX_VERSION
 
 _INSERT_EVENT = (
     "INSERT INTO driver_event(holder, session_id, seq, type, time, data, source_event_seqs, surface_op, pieces)"
@@ -106,20 +107,31 @@ def delete_session(db: Database, session_id: str) -> None:
         lease = _lease_of(db, session_id)
         if lease is not None and _stale(*lease[1:]):
             release_lease(db, session_id, lease[0])
+        fit_index(db)
         db.rows("DELETE FROM session WHERE id = ?", (session_id,))
+
+
+def fit_index(db: Database) -> None:
+    """Empty an index that other functions made than today's: it is then made anew, as anything not indexed yet. To be
+    called before documents go, since FTS5 has to be told what they were (SQ-73)."""
+    row = named.row(db, "index_lag")
+    if row is not None and row[2] != INDEX_VERSION:
+        db.rows("UPDATE store SET index_version = ?", (INDEX_VERSION,))
 
 
 def refresh_search(db: Database) -> None:
     """Bring the full-text index up to the newest event. Nothing is written when it already is."""
     row = named.row(db, "index_lag")
-    if row and row[0] < row[1]:
+    if row and (row[0] < row[1] or row[2] != INDEX_VERSION):
         with db.transaction():
+            fit_index(db)
             db.rows("UPDATE store SET search_indexed = last_event")
 
 
 def index_search(db: Database) -> Iterator[int]:
     """Bring the full-text index up to the newest event as `refresh_search` does, a piece for each value that is asked
     for: how many events are left. For many events at once: others can write in between."""
+    fit_index(db)
     while (row := named.row(db, "index_lag")) is not None and row[0] < row[1]:
         db.rows("UPDATE store SET search_indexed = ?", (row[0] + _INDEX_EVENTS,))
         yield max(0, row[1] - row[0] - _INDEX_EVENTS)

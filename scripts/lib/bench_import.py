@@ -1,6 +1,6 @@
 """Importing a tree of Claude Code transcripts: `bench_import.py make FOLDER FILES LINES` writes one, always the same.
 
-A line is about a KiB, as real ones are: half of it is the envelope. A third of the answers call a tool, results are
+A line is about a KiB, as real ones are: half of it is the envelope, and the output of a tool stands there twice. A third of the answers call a tool, results are
 program output and file contents, one in ten lines is not ASCII.
 """
 
@@ -81,9 +81,9 @@ def lines(number: int, count: int) -> Iterator[dict[str, Any]]:
 
     for line in range(count):
         if call is not None:
-            output = words.code(9) if chance.random() < 0.6 else words.some(90)
+            output = words.code(5) if chance.random() < 0.6 else words.some(50)
             answer = {"tool_use_id": call, "type": "tool_result", "content": output}
-            yield record("user", {"role": "user", "content": [answer]}, toolUseResult={"stdout": output[:150]})
+            yield record("user", {"role": "user", "content": [answer]}, toolUseResult={"stdout": output, "stderr": ""})
             call = None
             continue
         if line % 12 == 0:

@@ -207,7 +207,9 @@ print('{"dsh-sync":1}', flush=True)
 offer = None
 for line in sys.stdin:
     said = json.loads(line)
-    if said.get("op") == "list":
+    if said.get("op") == "close":
+        break
+    elif said.get("op") == "list":
         print('{"end":true}', flush=True)
     elif said.get("id"):
         offer = said
@@ -228,7 +230,8 @@ def test_a_machine_that_asks_for_what_was_not_offered_gets_nothing(
         (ssh.parent / "serve.py").write_text(SERVER.replace("EXTRA", extra))
         assert main(["sync", "push", "machine:", "--dsh", f"{sys.executable} '{ssh.parent}/serve.py';"]) == 1
         out, err = capfd.readouterr()
-        assert out == ""  # the connection ends before it has closed, and nothing was sent
+        assert out == ""  # nothing was sent
+        assert "dsh: the connection ended\n" in err
         assert "internal error" not in err
 
 

@@ -73,7 +73,9 @@ def sound(db: Path) -> None:
 
 
 def log(db: Path, session: str) -> list[tuple[Any, ...]]:
-    sql = "SELECT seq, type, json(data), source_event_seqs, surface_op FROM event WHERE session_id = ? ORDER BY part, seq"
+    sql = (
+        "SELECT seq, type, json(data), source_event_seqs, surface_op FROM event WHERE session_id = ? ORDER BY part, seq"
+    )
     return rows(db, sql, session)
 
 

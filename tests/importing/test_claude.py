@@ -8,8 +8,8 @@ from typing import Any
 
 from dsh.importing import claude
 from dsh.importing.model import MORE, Assistant, End, Home, Item, Result, Summary, User
-from tests.importing.kit import SAMPLES, copied, ends, kinds, rest, seen, taken, write
-from tests.importing.stores import read, rows, texts
+from tests.importing.kit import copied, ends, kinds, rest, seen, taken, write
+from tests.importing.stores import SAMPLES, read, rows, texts
 
 SESSION = "6aaf1794-44f7-4a6f-99b0-fb2b6fe59d4e"
 AGENT = "agent-a349ecc181bb7b0c0"
@@ -95,14 +95,17 @@ def test_an_answer_is_one_record_whatever_comes_between_its_lines(tmp_path: Path
     lines.answer("m1", tool("a", "ls"))
     lines.user([result("a", "one")])
     lines.answer("m1", tool("b", "pwd"), stop="tool_use", tokens=9)
-    lines.user([result("b", [said("two"), {"type": "image", "source": {"media_type": "image/png", "data": "A" * 400}}])])
+    lines.user(
+        [result("b", [said("two"), {"type": "image", "source": {"media_type": "image/png", "data": "A" * 400}}])]
+    )
     lines.answer("m2", said("done"), stop="end_turn")
     _, first, one, two, last = lines.items(tmp_path)
     assert isinstance(first, Assistant)
     assert [block["type"] for block in first.blocks] == ["reasoning", "tool-call", "tool-call"]
     assert first.usage is not None
     assert (first.usage["outputTokens"], first.ends, first.partial) == (9, MORE, False)
-    assert one == Result("a", [said("one")], one.at)  # type: ignore[union-attr,comparison-overlap]
+    assert isinstance(one, Result)
+    assert (one.call_id, texts(one), one.is_error) == ("a", ["one"], False)
     assert texts(two) == ["two", "[image left out: image/png, 300 bytes]"]
     assert isinstance(last, Assistant)
     assert (last.ends, last.partial) == ("completed", False)
@@ -164,7 +167,9 @@ def test_commands_and_notes_are_no_prompts(tmp_path: Path) -> None:
     lines.user("Caveat: be careful", isMeta=True)
     lines.user("<command-name>/clear</command-name>\n<command-args></command-args>")
     lines.user("<local-command-stdout>cleared</local-command-stdout>")
-    lines.user("<command-message>fix</command-message>\n<command-name>/fix</command-name><command-args>bug 7</command-args>")
+    lines.user(
+        "<command-message>fix</command-message>\n<command-name>/fix</command-name><command-args>bug 7</command-args>"
+    )
     lines.user([said("The whole prompt of fix")], isMeta=True)
     lines.answer("m1", said("fixed"), stop="end_turn")
     items = lines.items(tmp_path)
@@ -272,7 +277,8 @@ def test_the_places(tmp_path: Path) -> None:
     assert list(claude.places(Home("/h", {"CLAUDE_CONFIG_DIR": "/c"}))) == ["/c/projects"]
     assert list(claude.places(Home("/h", {}))) == ["/h/.claude/projects", "/h/.config/claude/projects"]
     found = [Path(source.path).name for source in claude.sources(str(SAMPLES / "claude"))]
-    assert sorted(found)[-1] == f"{AGENT}.jsonl"
+    assert len(found) == 4
+    assert f"{AGENT}.jsonl" in found
 
 
 def test_records_are_of_their_kinds(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import zstandard
 
 from dsh.importing import codex
 from dsh.importing.model import Assistant, End, Home, Result, Summary, User
-from tests.importing.kit import SAMPLES, copied, ends, seen, taken, write
-from tests.importing.stores import read, rows, texts
+from tests.importing.kit import copied, ends, seen, taken, write
+from tests.importing.stores import SAMPLES, read, rows, texts
 
 ID = "01a23225-fb20-75c0-9d95-409519dad3ff"
 

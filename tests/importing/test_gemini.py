@@ -9,8 +9,8 @@ from typing import Any
 
 from dsh.importing import gemini
 from dsh.importing.model import Assistant, Home, Result, User
-from tests.importing.kit import SAMPLES, copied, ends, rest, seen, taken, write
-from tests.importing.stores import read, rows, texts
+from tests.importing.kit import copied, ends, rest, seen, taken, write
+from tests.importing.stores import SAMPLES, read, rows, texts
 
 ID = "731eb06b-04ca-4482-84f9-386feb5515d3"
 
@@ -105,7 +105,8 @@ def test_rewinding_and_resuming(tmp_path: Path) -> None:
 def test_a_compression_takes_the_place_of_what_was_before(tmp_path: Path) -> None:
     path = write(
         tmp_path / "session-1.jsonl", head(), record("1", "user", "one"), record("2", "gemini", "first"),
-        {"$set": {"messages": [record("s", "user", "<state_snapshot>so far</state_snapshot>")]}}, record("3", "user", "two"),
+        {"$set": {"messages": [record("s", "user", "<state_snapshot>so far</state_snapshot>")]}},
+        record("3", "user", "two"),
     )  # fmt: skip
     taken("gemini", path, tmp_path / "dsh.db")
     assert seen(tmp_path / "dsh.db", "gemini-g") == ["user <state_snapshot>so far</state_snapshot>", "user two"]

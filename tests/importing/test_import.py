@@ -17,8 +17,8 @@ from dsh.importing import run
 from dsh.importing.model import Home
 from dsh.store import writes
 from dsh.store.database import Database
-from tests.importing.kit import JSONL, SAMPLES, append, copied, ends, kinds, log, logs, rest, seen, sound, taken, write
-from tests.importing.stores import ROOT, dsh, rows, state
+from tests.importing.kit import JSONL, append, copied, ends, log, logs, rest, seen, taken, write
+from tests.importing.stores import ROOT, SAMPLES, dsh, rows, state
 
 SESSION = "6aaf1794-44f7-4a6f-99b0-fb2b6fe59d4e"
 ID = f"claude-{SESSION}"
@@ -32,7 +32,7 @@ def user(said: str, number: int, **more: object) -> dict[str, object]:
 
 def answer(said: str, number: int, **more: object) -> dict[str, object]:
     message = {"id": f"m{number}", "role": "assistant", "model": "claude-x", "stop_reason": "end_turn",
-               "content": [{"type": "text", "text": said}], "usage": {"input_tokens": 1, "output_tokens": 2}}  # fmt: skip
+               "content": [{"type": "text", "text": said}], "usage": {"input_tokens": 1}}  # fmt: skip
     return {**user("", number), "type": "assistant", "message": message, **more}
 
 
@@ -325,14 +325,14 @@ _FIELDS = {
            "firstKeptEntryId", "toolCallId", "arguments"],
 }  # fmt: skip
 _WORDS = ["user", "assistant", "message", "response_item", "event_msg", "session", "gemini", "tool_use", "tool_result",
-          "toolCall", "toolResult", "text", "thinking", "function_call", "function_call_output", "compaction", "u1", "1",
-          "reasoning", "2026-01-01T00:00:00Z", "compacted", "task_complete", "token_count", "session_meta"]  # fmt: skip
+          "toolCall", "toolResult", "text", "thinking", "function_call", "function_call_output", "compaction", "u1",
+          "1", "reasoning", "2026-01-01T00:00:00Z", "compacted", "task_complete", "token_count", "session_meta"]  # fmt: skip
 
 
 def _records(tool: str) -> st.SearchStrategy[list[object]]:
     fields = st.sampled_from(_FIELDS[tool])
     leaf = st.sampled_from(_WORDS) | _values
-    nested = st.recursive(leaf, lambda inner: st.dictionaries(fields, inner, max_size=5) | st.lists(inner, max_size=3))
+    nested = st.recursive(leaf, lambda part: st.dictionaries(fields, part, max_size=5) | st.lists(part, max_size=3))
     return st.lists(st.dictionaries(fields, nested, min_size=1, max_size=8), min_size=1, max_size=12)
 
 
@@ -365,7 +365,7 @@ def test_hostile_files_are_passed_over_and_named(tool: str, tmp_path: Path) -> N
     report = taken(tool, place, tmp_path / "dsh.db")
     assert report.failed == []
     assert report.skipped >= 6
-    assert {os.path.basename(path).rpartition("-")[2] for path, _, _ in report.named} >= {
+    assert {Path(path).name.rpartition("-")[2] for path, _, _ in report.named} >= {
         "binary.jsonl", "deep.jsonl", "scalar.jsonl",
     }  # fmt: skip
 
@@ -378,12 +378,17 @@ def test_a_line_without_end_is_not_held(tmp_path: Path) -> None:
         for _ in range(200):
             file.write(b"x" * 2**20)
         file.write(b'"}\n' + json.dumps(answer("after", 2)).encode() + b"\n")
-    script = "import resource, sys; from dsh.cli.main import run; sys.argv[0] = 'dsh'\ntry: run()\nfinally: print(max("
-    script += "resource.getrusage(w).ru_maxrss for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))"
     db = tmp_path / "dsh.db"
-    done = dsh("import", "claude", str(path), "--db", str(db))
-    assert done.returncode == 0, done.stderr
-    assert "line 2: is longer than 64 MiB" in done.stderr
+    with (tmp_path / "said").open("w+b") as said:
+        program = [sys.executable, "-m", "dsh", "import", "claude", str(path), "--db", str(db)]
+        process = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=said, stderr=said)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        told = said.read().decode()
+    assert process.returncode == 0, told
+    assert used.ru_maxrss / (1024 if sys.platform == "linux" else 1024 * 1024) < 200  # MiB, as long as the line
+    assert "line 2: is longer than 64 MiB" in told
     assert seen(db, "claude-s") == ["user before", "assistant after"]
 
 

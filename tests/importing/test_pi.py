@@ -7,8 +7,8 @@ from typing import Any
 
 from dsh.importing import pi
 from dsh.importing.model import Home, User
-from tests.importing.kit import SAMPLES, copied, ends, seen, taken, write
-from tests.importing.stores import read, rows, texts
+from tests.importing.kit import copied, ends, seen, taken, write
+from tests.importing.stores import SAMPLES, read, rows, texts
 
 ID = "01a23225-ff34-7614-bfed-10c951aa67f2"
 HEAD = {"type": "session", "version": 3, "id": "s", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/w"}
@@ -24,7 +24,7 @@ def user(id: str, parent: str | None, said: str) -> dict[str, Any]:
 
 def answer(id: str, parent: str, said: str, stop: str = "stop", **more: Any) -> dict[str, Any]:
     message = {"role": "assistant", "content": [{"type": "text", "text": said}], "provider": "p", "model": "m",
-               "stopReason": stop, "usage": {"input": 1, "output": 2, "cacheRead": 3, "cacheWrite": 0}, **more}  # fmt: skip
+               "stopReason": stop, "usage": {"input": 1, "output": 2, "cacheRead": 3}, **more}  # fmt: skip
     return entry(id, parent, "message", message=message)
 
 

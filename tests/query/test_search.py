@@ -11,7 +11,6 @@ from typing import Any
 
 import apsw
 import pytest
-
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -379,7 +378,8 @@ def test_sources_tools_and_models(history: History) -> None:
 def test_titles(history: History) -> None:
     history.say("a", "whales of the north", "about fish")
     history.say("b", "fish", "whales")
-    history.event("b", "session/title", {"title": "Großer Fischzug", "source": {"kind": "user"}})
+    history.event("b", "turn/start", {"turn": 2, "trigger": {"kind": "session-title"}})
+    history.event("b", "session/title", {"title": "Großer Fischzug", "messageSeqs": [], "source": {"kind": "user"}})
     assert sessions(find(history, "in:title whales")) == ["a"]
     assert sessions(find(history, "whales in:title -north")) == []
     hit = find(history, "in:title grosser").hits[0]
@@ -401,7 +401,7 @@ def test_only_filters_find_the_newest(history: History) -> None:
 def test_own_words_and_final_answers_come_before_what_tools_print(history: History) -> None:
     history.session("tool")
     history.turn("tool", 1, "go", call("c", "bash", "{}"), results={"c": "walrus it was"})
-    history.say("asked", "walrus it was", time=1_600_000_000_000)
+    history.say("asked", "walrus it was", time=1_750_000_000_000)
     history.clock = 1_760_000_000_000
     assert sessions(find(history, "walrus")) == ["asked", "tool"]
 
@@ -410,7 +410,7 @@ def test_newer_comes_first_of_what_is_as_good(history: History) -> None:
     history.say("new", "walrus", time=1_760_000_000_000)
     history.say("old", "walrus", time=1_600_000_000_000)
     assert sessions(find(history, "walrus")) == ["new", "old"]
-    history.say("best", "walrus walrus walrus walrus", time=1_690_000_000_000)
+    history.say("best", "walrus walrus walrus walrus", time=1_750_000_000_000)
     assert sessions(find(history, "walrus"))[0] == "best"
     assert sessions(find(history, "walrus", how={"sort": "time"})) == ["new", "best", "old"]
 
@@ -474,9 +474,9 @@ def test_cursors_of_other_searches_are_refused(history: History) -> None:
         history.say(f"s{number}", "walrus")
     cursor = find(history, "walrus", limit=2).cursor
     assert cursor
-    for query, given in (("walrus now", cursor), ("walrus", "nonsense"), ("walrus", cursor[:-1]), ("walrus", "1-2-3")):
+    for query, other in (("walrus now", cursor), ("walrus", "nonsense"), ("walrus", cursor[:-1]), ("walrus", "1-2-3")):
         with pytest.raises(UsageError):
-            find(history, query, limit=2, how={"cursor": given})
+            find(history, query, limit=2, how={"cursor": other})
 
 
 # ----------------------------------------------------------------------------------------------------------- regex
@@ -562,8 +562,8 @@ def is_filled(history: History) -> bool:
 
 PIECES = st.sampled_from(
     ['"', "-", "OR", "NEAR", "NEAR/3", "alpha", "be*", "*", "role:user", "role:x", "in:title", "session:s", "since:2w",
-     "since:x", 'cwd:"/a b"', "tool:bash", "model:", "(", ")", "{", "^", ":", "修", "👍", "กิ", "\0", "\ud800", "ß", "fooBar",
-     "1.2.3", "deadbe", "\ufdd0", "\ue000", "'", "\\", "text:x", "AND", "\u0301", "²", "𝟘"]
+     "since:x", 'cwd:"/a b"', "tool:bash", "model:", "(", ")", "{", "^", ":", "修", "👍", "กิ", "\0", "\ud800", "ß",
+     "fooBar", "1.2.3", "deadbe", "\ufdd0", "\ue000", "'", "\\", "text:x", "AND", "\u0301", "²", "𝟘"]
 )  # fmt: skip
 TYPED = st.lists(PIECES | st.text(max_size=3), max_size=8).map("".join) | st.lists(PIECES, max_size=8).map(" ".join)
 

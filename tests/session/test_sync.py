@@ -508,6 +508,8 @@ def test_a_damaged_log_is_named_and_the_others_go(machines: list[Machine], tmp_p
     assert (done["s"].kind, done["t"].kind) == ("failed", "new")
     assert "cannot be read" in str(done["s"].reason)
     assert set(b.logs()) == {"t"}
+    assert sorted(kinds(copied(a.here(), folder(tmp_path / "f", a)))) == [("failed", "s"), ("new", "t")]
+    assert [path.parent.name for path in (tmp_path / "f").glob("*/*")] == ["t"]
 
 
 @given(st.text(min_size=1), st.text(min_size=1))

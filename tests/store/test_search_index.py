@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsh.core.lossless import dumps
 from dsh.store import writes
-from dsh.store.functions import document_text
+from dsh.store.functions import INDEX_VERSION, document_text
 from dsh.store.spelling import name_parts, segment_text
+from tests.history import History, text
 from tests.session.kit import World, dump, fill, raw, whole_turn, world
 
 WORDS = st.sampled_from(
@@ -210,3 +213,43 @@ def test_a_forks_inherited_events_are_indexed_once(w: World) -> None:
     writes.delete_session(w.db, "child")
     assert len(w.db.rows("SELECT 1 FROM search WHERE search MATCH 'wombat'")) == 2
     assert_sound(w)
+
+
+# What the index says of a few texts. Whoever changes that raises INDEX_VERSION, and puts the new digest here.
+INDEXED = {1: "70f882eaa6786e39"}
+
+
+def test_what_is_indexed_changes_only_with_its_version(tmp_path: Path) -> None:
+    w = History(tmp_path / "x.db")
+    w.session("s", cwd="/home/me/project")
+    texts = [
+        "plain words, snake_case and kebab-case, camelCase, HTTPServer, path/to/file.py, Foo::bar, v1.2.3, deadbeef01",
+        "Äußerst naïve Œuvre ﬁn Straße İstanbul ｆｕｌｌ odd\u0301",
+        "修改youer服务端的计划 テスト 한국어",
+        "ภาษาไทย ລາວ ខ្មែរ မြန်မာ",
+        "🐻 👍🏽 🇩🇪 ☺ \x00\ufdd0",
+        "key ghp_" + "a1B2" * 9 + " and https://me:secret@host/x",
+    ]
+    call = {"type": "tool-call", "id": "c", "name": "bash", "arguments": '{"command":"ls"}'}
+    w.turn("s", 1, "\n".join(texts), text("done"), call, results={"c": "out"})
+    writes.refresh_search(w.db)
+    w.db.close()
+    with apsw.Connection(str(tmp_path / "x.db")) as raw:
+        raw.execute("CREATE VIRTUAL TABLE temp.t USING fts5vocab('main', 'search', 'instance')")
+        terms = raw.execute("SELECT term, col, offset FROM temp.t ORDER BY term, doc, col, offset").fetchall()
+    assert hashlib.sha256(repr(terms).encode()).hexdigest()[:16] == INDEXED[INDEX_VERSION]
+
+
+@pytest.mark.rule("SQ-73")
+def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
+    w = History(tmp_path / "x.db")
+    w.say("s", "a word")
+    w.say("t", "another word")
+    writes.refresh_search(w.db)
+    w.db.rows("UPDATE store SET index_version = 77")  # as an older program would have left it, with other words
+    assert w.db.rows("SELECT rowid FROM search WHERE search MATCH 'word'") == []
+    writes.delete_session(w.db, "t")
+    writes.refresh_search(w.db)
+    assert w.db.rows("SELECT index_version FROM store") == [(INDEX_VERSION,)]
+    assert len(w.db.rows("SELECT rowid FROM search WHERE search MATCH 'word'")) == 1
+    assert writes.check_search(w.db) is None

@@ -90,6 +90,6 @@ def test_the_words_of_a_text_are_those_of_its_characters_in_a_row(text: str) -> 
     db.execute("CREATE VIRTUAL TABLE t USING fts5(x, tokenize = 'unicode61')")
     db.execute("INSERT INTO t VALUES (?)", (segment_text(text),))
     phrase = segment_text(text).replace('"', '""')
-    has_words = bool(db.execute("SELECT count(*) FROM t WHERE t MATCH ?", (f'"{phrase}"',)).fetchone()[0])
+    has_words = db.execute("SELECT 1 FROM t WHERE t MATCH ?", (f'"{phrase}"',)).fetchone() is not None
     assert has_words or not any(character.isascii() and character.isalnum() for character in text)
     db.close()

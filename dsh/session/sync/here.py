@@ -27,7 +27,7 @@ from dsh.session.sync.model import (
     same_digest,
     same_event,
 )
-from dsh.session.transfer import read_log, row_of, store_log, stored_rows
+from dsh.session.transfer import read_log, readable_rows, row_of, store_log
 from dsh.store import writes
 from dsh.store.database import Database, Row
 
@@ -72,7 +72,7 @@ class Here:
                     raise SessionError(f"there is no session {name}", code="SESSION_NOT_FOUND")
                 check_log(self.db, name)
                 first = jsonl.header_line(header_of(state), source=of[4], incarnation=of[2])
-                rows = stored_rows(self.db, name, offer.length)
+                rows = readable_rows(self.db, name, offer.length)
                 file.writelines(frames.compressed(first, jsonl.event_lines(rows)))
             file.seek(0)
             yield file

@@ -173,7 +173,7 @@ class Remote:
         try:
             self._wire.say_offers(asked)
         except OSError as error:
-            raise _gone(error) from error
+            raise self._reason(error) from error
         heard = set(self._wire.hear_offers())
         return [offer for offer in asked if offer in heard]
 
@@ -193,14 +193,24 @@ class Remote:
             try:
                 self._wire.send(log)
             except OSError as error:
-                raise _gone(error) from error
+                raise self._reason(error) from error
         return _outcome_of(self._wire.hear().get("outcome"))
 
     def _say(self, message: Any) -> None:
         try:
             self._wire.say(message)
         except OSError as error:
-            raise _gone(error) from error
+            raise self._reason(error) from error
+
+    def _reason(self, error: OSError) -> DshError:
+        """Why nothing can be sent any more: what the other side said last, if it did."""
+        try:
+            self._wire.hear()
+        except Broken:
+            pass
+        except DshError as told:
+            return told
+        return Broken(f"the connection broke: {error.strerror}")
 
     def close(self) -> None:
         """Let the other side finish: it indexes what it got. SYNC_FAILED if it fails at that."""
@@ -219,10 +229,6 @@ class Remote:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _gone(error: OSError) -> Broken:
-    return Broken(f"the connection broke: {error.strerror}")
 
 
 def serve(here: Here, incoming: BinaryIO, outgoing: BinaryIO) -> None:
