@@ -14,6 +14,7 @@ import trio
 from dsh import query
 from dsh.agent.agent import Agent
 from dsh.agent.prompt import Prompt
+from dsh.capabilities.titles.service import Titles
 from dsh.cli.boot import Program
 from dsh.cli.common import current_folder
 from dsh.cli.output import json_text
@@ -175,6 +176,8 @@ async def route_of(
 async def _route_of_titles(options: Options, running: Program, config: Config, progress: Progress) -> Route | None:
     """The route that titles need beside those of the run. One that is not configured is wrong in an option; in a
     setting it is told, and the run goes on without (ST-37)."""
+    if options.title_model not in (None, "off") and running.host.find(Titles) is None:
+        raise ConfigError("--title-model: titles are switched off", hint="plugins.disabled names the plugin titles")
     name, slash, _ = config["titles.model"].partition("/")
     if not slash or any(info["id"] == name for info in running.llm.providers()):
         return None

@@ -274,6 +274,7 @@ async def _until_done(agent: Agent, titles: Titles | None, task: _Task, writer: 
     try:
         while not agent.retire():
             await agent.when_idle()
+            late = []
             if titles is not None and titles.at_work(agent.session) and not agent.stopping:
                 task.answered()
                 in_time = await end.grace(writer, titles, agent)

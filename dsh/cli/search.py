@@ -125,6 +125,8 @@ def _check(ctx: click.Context, query: Sequence[str], given: dict[str, Any]) -> N
         raise UsageError("-i, --open and --json exclude each other, and --print goes with -i")
     if interactive and given["phrase"]:
         raise UsageError("--phrase does not go with -i")
+    if interactive and given["phrase"]:
+        raise UsageError("-i and --phrase exclude each other")
     if sum(map(bool, (given["phrase"], given["literal"], given["regex"]))) > 1:
         raise UsageError("--phrase, --literal and --regex exclude each other")
     if given["null"] and form not in ("ids", "sessions"):

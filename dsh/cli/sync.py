@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dsh.session.sync.here import Here
     from dsh.session.sync.model import Outcome, Place
 
+_REMOTE = re.compile(r"ssh:(?P<host>[^:/]+)(?::(?P<path>.*))?|(?P<name>[^:/]+):(?P<file>.*)", re.DOTALL)
 _TOLD = ("new", "grown", "diverged", "sent")
 _WAYS = {"pull": "pulled", "push": "pushed"}
 
@@ -57,20 +58,20 @@ def command(
     exit code is 1 if a session could not be taken.
     """
     if words == ("serve",):
-        return _serve(db_flag(ctx), deleted=deleted)
+        return _serve(db_flag(ctx))
     ways, target = _parsed(words)
     if ways == ["push"] and not is_there(configuration.database_path(db_flag(ctx))):
         raise NoHistory("no history yet, so there is nothing to push", hint='it is made by: dsh run "QUESTION"')
     failed = False
     total: dict[str, dict[str, int]] = {}
     with ending_on_sigterm(), _opened(db_flag(ctx), deleted=deleted) as here:
-        options = {"pushing": "push" in ways, "dry_run": dry_run, "deleted": deleted}
-        with _target(target, here, program, **options) as place, _shown() as line:
+        pushing = "push" in ways
+        with _target(target, here, program, pushing=pushing, dry_run=dry_run) as place, _shown() as line:
             for way in ways:
                 counts = _copy(way, here, place, line, dry_run=dry_run, as_lines=as_lines)
                 total[_WAYS[way]] = counts
                 failed = failed or counts["failed"] > 0
-            if "push" in ways and not dry_run:
+            if pushing and not dry_run:
                 place.close()
         here.close()
     if as_lines:
@@ -90,7 +91,7 @@ def _parsed(words: tuple[str, ...]) -> tuple[list[str], str]:
 
 
 @contextmanager
-def _opened(flag: str | None, *, deleted: bool) -> Iterator[Here]:
+def _opened(flag: str | None, *, deleted: bool = False) -> Iterator[Here]:
     from dsh.session.sync.here import Here
 
     db = open_database(flag)
@@ -102,12 +103,12 @@ def _opened(flag: str | None, *, deleted: bool) -> Iterator[Here]:
 
 
 @contextmanager
-def _target(target: str, here: Here, program: str, *, pushing: bool, dry_run: bool, deleted: bool) -> Iterator[Place]:
-    remote = None if os.path.lexists(target) else re.fullmatch(r"(?:ssh:)?([^:/\\]+):?(.*)", target, re.DOTALL)
-    if remote and (target.startswith("ssh:") or ":" in target):
+def _target(target: str, here: Here, program: str, *, pushing: bool, dry_run: bool) -> Iterator[Place]:
+    remote = None if os.path.lexists(target) else _REMOTE.fullmatch(target)
+    if remote:
         from dsh.session.sync.remote import Remote
 
-        other = Remote(_ssh(remote[1], remote[2], program))
+        other = Remote(_ssh(remote["host"] or remote["name"], remote["path"] or remote["file"] or "", program))
         try:
             yield other
         finally:
@@ -118,7 +119,7 @@ def _target(target: str, here: Here, program: str, *, pushing: bool, dry_run: bo
         from dsh.session.sync.here import Here as Beside
 
         with _database(path, here.db, create=pushing, dry_run=dry_run) as db:
-            yield Beside(db, deleted=deleted)
+            yield Beside(db)
         return
     from dsh.session.sync.folder import Folder
 
@@ -206,14 +207,15 @@ def _summary(way: str, counts: dict[str, int], *, dry_run: bool) -> str:
     told = sum(counts[kind] for kind in _TOLD)
     parts = [f"{counts[kind]} {kind}" for kind in _TOLD if counts[kind]]
     text = f"{'would have ' if dry_run else ''}{way} {told}" + (f" ({', '.join(parts)})" if parts else "")
-    rest = {"known": "there already", "deleted": "deleted here", "failed": "could not be taken"}
+    deleted = "deleted here" if way == _WAYS["pull"] else "deleted there"
+    rest = {"known": "there already", "deleted": deleted, "failed": "could not be taken"}
     return ", ".join([text, *(f"{counts[kind]} {words}" for kind, words in rest.items() if counts[kind])])
 
 
-def _serve(flag: str | None, *, deleted: bool) -> int:
+def _serve(flag: str | None) -> int:
     from dsh.session.sync.remote import serve
 
-    with ending_on_sigterm(), _opened(flag, deleted=deleted) as here:
+    with ending_on_sigterm(), _opened(flag) as here:
         sys.stdout.flush()
         serve(here, sys.stdin.buffer, sys.stdout.buffer)
     return 0

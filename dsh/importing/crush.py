@@ -35,6 +35,7 @@ from dsh.store.foreign import Foreign
 
 _DATABASE = "crush.db"
 _UNTITLED = frozenset({"Untitled Session", "New Session", "New Agent Session", "Generate a title"})
+_TABLES = {"sessions": ("id",), "messages": ("session_id", "role", "parts")}
 _TITLES = "title-"  # sessions in which nothing but the title of another was asked for
 
 Row = tuple[Any, ...]
@@ -68,7 +69,7 @@ def sources(place: str) -> Iterator[Source]:
 def transcripts(source: Source) -> Iterator[Transcript]:
     folder = os.path.dirname(os.path.abspath(source.path))
     cwd = os.path.dirname(folder) if os.path.basename(folder) == ".crush" else None
-    with opened(source.path, "sessions", "id") as db:
+    with opened(source.path, **_TABLES) as db:
         columns = ("id", "parent_session_id", "title", "created_at", "updated_at", "summary_message_id")
         rows = list(db.rows("sessions", columns, order=("created_at", "rowid")))
         for session, parent, title, created, updated, summary in rows:

@@ -16,12 +16,13 @@ SETTLED_MS = 3_600_000  # a record that was not touched for so long is not being
 
 
 @contextmanager
-def opened(path: str, table: str, *columns: str) -> Iterator[Foreign]:
-    """A database that has a table with these columns; ReadError if it has not, or cannot be read (to the end)."""
+def opened(path: str, **tables: tuple[str, ...]) -> Iterator[Foreign]:
+    """A database that has tables with these columns; ReadError if it has not, or cannot be read (to the end)."""
     try:
         with foreign(path) as db:
-            if not db.has(table, *columns):
-                raise ReadError(f"has no table {table} as it is known here")
+            for table, columns in tables.items():
+                if not db.has(table, *columns):
+                    raise ReadError(f"has no table {table} as it is known here")
             yield db
     except StoreError as error:
         raise ReadError(error.message) from error
@@ -29,7 +30,7 @@ def opened(path: str, table: str, *columns: str) -> Iterator[Foreign]:
 
 def database_source(path: str) -> Source | None:
     """The source that a database is, with what its owner has written and not yet moved into it."""
-    return source_of(path, f"{path}-wal")
+    return source_of(path, f"{os.path.realpath(path)}-wal")
 
 
 def below(folder: str, wanted: str, depth: int = 6) -> Iterator[str]:

@@ -39,6 +39,7 @@ from dsh.importing.model import (
 from dsh.store.foreign import Foreign
 
 _DATABASE = "sessions.db"
+_TABLES = {"sessions": ("id",), "messages": ("session_id", "role", "content_json")}
 _UNTITLED = frozenset({"", "CLI Session", "New Chat", "New session", "ACP Session"})
 
 
@@ -88,7 +89,7 @@ def transcripts(source: Source) -> Iterator[Transcript]:
 
 
 def _from_database(path: str) -> Iterator[Transcript]:
-    with opened(path, "sessions", "id") as db:
+    with opened(path, **_TABLES) as db:
         columns = ("id", "name", "description", "working_dir", "created_at", "updated_at", "provider_name",
                    "model_config_json", "parent_session_id")  # fmt: skip
         rows = list(db.rows("sessions", columns, order=("created_at", "rowid")))
@@ -190,7 +191,7 @@ def _written(path: str, *, has_head: bool) -> Iterator[Message | Skipped]:
 @cache
 def _sessions(path: str, stamp: str) -> frozenset[str]:
     try:
-        with opened(path, "sessions", "id") as db:
+        with opened(path, **_TABLES) as db:
             return frozenset(session for (session,) in db.rows("sessions", ("id",)) if isinstance(session, str))
     except (ReadError, OSError):
         return frozenset()

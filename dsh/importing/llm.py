@@ -65,7 +65,7 @@ def sources(place: str) -> Iterator[Source]:
 
 
 def transcripts(source: Source) -> Iterator[Transcript]:
-    with opened(source.path, "_llm_migrations", "name") as db:
+    with opened(source.path, _llm_migrations=("name",)) as db:
         if not (db.has("responses", "id") or db.has("turns", "id")):
             raise ReadError("is of a version of llm that is not known here")
         old = _Responses(db)

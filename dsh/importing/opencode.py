@@ -50,6 +50,8 @@ from dsh.store.foreign import Foreign
 _UNTITLED = r"(?i)(new|child) session - \d{4}-"
 _ENDS = {"MessageAbortedError": "aborted", "MessageOutputLengthError": "max-tokens"}
 
+_TABLES = {"session": ("id",), "message": ("id", "session_id", "data"), "part": ("id", "message_id", "data")}
+
 # A message as it was stored: its name, its fields, and its parts; or why it cannot be read.
 Message = tuple[str, dict[str, Any], list[dict[str, Any]]] | Skipped
 
@@ -85,7 +87,7 @@ def transcripts(source: Source) -> Iterator[Transcript]:
 
 
 def _from_database(path: str) -> Iterator[Transcript]:
-    with opened(path, "session", "id") as db:
+    with opened(path, **_TABLES) as db:
         columns = ("id", "parent_id", "directory", "title", "time_created", "time_updated")
         rows = list(db.rows("session", columns, order=("time_created", "id")))
         for session, parent, directory, title, created, updated in rows:
@@ -259,7 +261,7 @@ def _taken_over(path: str, session: str) -> bool:
 @cache
 def _sessions(path: str, stamp: str) -> frozenset[str]:
     try:
-        with opened(path, "session", "id") as db:
+        with opened(path, **_TABLES) as db:
             return frozenset(session for (session,) in db.rows("session", ("id",)) if isinstance(session, str))
     except (ReadError, OSError):
         return frozenset()

@@ -129,11 +129,8 @@ class Target:
             self._made = self.new = True
         elif not self.new:
             self.grown = True
-        seq = self._next
-        for kind, time, data, sources, op in rows:
-            writes.insert_event(self.db, self.id, seq, kind, time, data, sources, op)
-            seq += 1
-        self._next = seq
+        writes.insert_events(self.db, self.id, self._next, rows)
+        self._next += len(rows)
 
 
 def messages_in(rows: list[Row]) -> int:

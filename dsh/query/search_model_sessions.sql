@@ -1,4 +1,4 @@
 -- Sessions that used a model whose name has this in it, in any case.
 -- part: text
 -- → id
-SELECT session_id FROM summary WHERE instr(lower(model), lower(:part)) > 0
+SELECT DISTINCT session_id FROM request_header WHERE instr(lower(model), lower(:part)) > 0

@@ -14,6 +14,7 @@ from dsh import query
 from dsh.core.errors import UsageError
 from dsh.core.lossless import MAX_INT, loads, mend_surrogates
 from dsh.core.messages import plain_text
+from dsh.core.secrets import mask
 
 if TYPE_CHECKING:
     from dsh.core.events import Event
@@ -28,6 +29,7 @@ _SEQUENCES = r"(?:\x1b\]|\x9d).*?(?:\x07|\x1b\\|\Z)|(?:\x1b\[|\x9b)[^@-~]*[@-~]?
 _UNSEEN = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]"
 
 _WINDOW = 1024  # characters read of a long text at first
+_AHEAD_WORDS, _AHEAD_BYTES = 64, 4096  # read beyond the fallback, so that a secret in it is seen whole
 
 
 class Title(NamedTuple):
@@ -121,8 +123,10 @@ def cut(title: str, max_bytes: int) -> str:
 
 
 def fallback(text: str, max_words: int, max_bytes: int) -> str:
-    """The beginning of a prompt as a title (ST-12); empty if nothing fits (ST-14)."""
-    return cut(" ".join(_read(text, max_words, max_bytes).split(" ")[:max_words]), max_bytes)
+    """The beginning of a prompt as a title (ST-12); empty if nothing fits (ST-14). Secrets are masked before it is cut:
+    half a key has no shape that anybody would recognise later."""
+    begins = mask(_read(text, max_words + _AHEAD_WORDS, max_bytes + _AHEAD_BYTES))
+    return cut(" ".join(begins.split(" ")[:max_words]), max_bytes)
 
 
 def _read(text: str, words: int, size: int) -> str:

@@ -1,9 +1,9 @@
 """Opening the one SQLite file, and turning what SQLite reports into our errors.
 
-`Database.open` is the only call of `apsw.Connection` in the program. It makes the file (0600, in a 0700 folder),
-brings its schema up to date, sets the pragmas, registers the functions and installs the views-only guard. Appends are
-autocommitted INSERTs into views: in WAL mode with `synchronous=NORMAL` one costs some 30 us and no disk write;
-`sync()` is the checkpoint that makes everything so far survive a power loss.
+`Database.open` is the only way to our own database. It makes the file (0600, in a 0700 folder), brings its schema up to
+date, sets the pragmas, registers the functions and installs the views-only guard. Appends are autocommitted INSERTs
+into views: in WAL mode with `synchronous=NORMAL` one costs some 30 us and no disk write; `sync()` is the checkpoint that
+makes everything so far survive a power loss.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,12 @@ class Database:
             raise translate(error, self.path, self.busy) from error
         except UnicodeDecodeError as error:
             raise not_text(self.path) from error
+
+    def many(self, sql: str, bindings: Iterable[Any]) -> None:
+        """Run one statement that returns nothing with each of many bindings, in the transaction that is open."""
+        with _our_errors(self.path, self.busy):
+            self._check(sql)
+            self._db.executemany(sql, bindings)
 
     def row(self, sql: str, bindings: Any = ()) -> Row | None:
         found = self.rows(sql, bindings)

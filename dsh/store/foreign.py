@@ -51,14 +51,15 @@ class Foreign:
         self._locks = locks  # each read keeps writers out
         self._utf8 = db.pragma("encoding") == "UTF-8"
         self.tables: dict[str, frozenset[str]] = {}  # the columns of each ordinary table
-        for _, name, kind, *_ in db.execute("PRAGMA main.table_list").fetchall():
+        for _, name, kind, _, without_rowid, _ in db.execute("PRAGMA main.table_list").fetchall():
             if kind == "table":
-                columns = db.execute("SELECT name FROM pragma_table_info(?)", (name,)).fetchall()
-                self.tables[str(name)] = frozenset(str(column) for (column,) in columns)
+                found = db.execute("SELECT name FROM pragma_table_info(?)", (name,)).fetchall()
+                columns = {str(column) for (column,) in found} | (set() if without_rowid else {"rowid"})
+                self.tables[str(name)] = frozenset(columns)
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether there is an ordinary table with these columns among others."""
-        return set(columns) <= self.tables.get(table, frozenset()) and table in self.tables
+        return table in self.tables and self.tables[table].issuperset(columns)
 
     def rows(
         self,
@@ -75,13 +76,13 @@ class Foreign:
         go. `rowid` is a column too. DB_CHANGED if the file was changed by its owner meanwhile, else as for `foreign`.
         """
         there = self.tables.get(table)
-        if there is None or (where is not None and not _known(where[0], there)):
+        if there is None or (where is not None and where[0] not in there):
             return
-        wanted = ", ".join(self._value(column) if _known(column, there) else "NULL" for column in columns)
+        wanted = ", ".join(self._value(column) if column in there else "NULL" for column in columns)
         sql = f"SELECT {wanted} FROM {_name(table)}"
         if where is not None:
             sql += f" WHERE {_name(where[0])} = ?"
-        by = [_name(column) for column in order if _known(column, there)]
+        by = [_name(column) for column in order if column in there]
         if by:
             sql += " ORDER BY " + ", ".join(f"{column} DESC" if last else column for column in by)
         if last:
@@ -114,10 +115,6 @@ class Foreign:
     def _unmoved(self) -> None:
         if self._still is not None and _stat(self._path) != self._still:
             raise StoreError("was changed by its owner while it was being read", code="DB_CHANGED")
-
-
-def _known(column: str, there: frozenset[str]) -> bool:
-    return column in there or column == "rowid"
 
 
 def _name(name: str) -> str:

@@ -72,6 +72,16 @@ def insert_event(
     db.rows(_INSERT_EVENT, (holder, session_id, seq, type_, at, data, sources, op, pieces))
 
 
+def insert_events(
+    db: Database, session_id: str, first: int, rows: Iterable[tuple[str, int, str, str | None, str | None]]
+) -> None:
+    """Append many events to a session that nobody drives, from seq `first` on, all or none; a row is type, time, data,
+    source seqs and surface op, the last three JSON text. A header in it is stored whole."""
+    bound = ((None, session_id, seq, *row, None) for seq, row in enumerate(rows, first))
+    with db.transaction():
+        db.many(_INSERT_EVENT, bound)
+
+
 def _shared(data: str) -> tuple[str, str | None]:
     """A request header without its system prompt and tools, and these: most sessions have them in common, and the
     database stores each once. What is not written as we write it is left whole."""

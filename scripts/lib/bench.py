@@ -11,13 +11,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from scripts.lib import bench_kit, bench_long, bench_peers, bench_processes
+from scripts.lib import bench_kit, bench_long, bench_peers, bench_processes, bench_search
 
 BENCHES = {
     "start": bench_processes.start,
     "tools": bench_processes.tools,
     "version": bench_processes.version,
-    "search": bench_processes.search,
+    "search": bench_search.search,
     "append": bench_processes.append,
     "steps": bench_processes.steps,
     "size": bench_processes.size,
@@ -32,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description="How fast dsh is, beside other programs.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {' '.join(BENCHES)}; none means all")
     parser.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds of each comparison (15)")
-    parser.add_argument("--documents", type=int, default=100_000, metavar="N", help="documents to search in (100000)")
+    parser.add_argument("--documents", type=int, default=1_000_000, metavar="N", help="documents to search in (1e6)")
     parser.add_argument(
         "--runs", type=int, default=1000, metavar="N", help="one-shot runs whose space is measured (1000)"
     )

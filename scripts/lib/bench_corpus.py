@@ -26,7 +26,6 @@ from dsh.store import writes  # noqa: E402
 from dsh.store.database import Database  # noqa: E402
 
 SESSION = 200  # documents
-VERSION = 1  # of what this file makes
 _DAY = 86_400_000
 _END = 1_790_000_000_000
 _TOOLS = ("bash", "read", "grep", "write", "edit")
@@ -35,7 +34,7 @@ _SOURCES = (None, None, None, "claude", "codex")
 _CHINESE = (
     "数据库 连接 超时 会话 日志 测试 失败 模型 回答 搜索 结果 为空 服务端 计划 修改 配置 文件 错误 重新 启动 索引 性能 "
     "内存 线程 缓存 请求 响应 用户 权限 部署 版本 回滚 接口 参数 返回 代码 提交 分支 合并 冲突 编译 依赖 安装 更新"
-).split()
+)
 
 
 def pieces() -> list[str]:
@@ -72,9 +71,10 @@ class _Speaker:
         self._next += 1
         roll = draw.random()
         if roll < 0.3:
-            text += f"\nsrc/mod{draw.randrange(4000)}/part{draw.randrange(90)}.py:{draw.randrange(900)} {draw.getrandbits(160):040x}"
+            text += f"\nsrc/mod{draw.randrange(4000)}/part{draw.randrange(90)}.py:{draw.randrange(900)}"
+            text += f" {draw.getrandbits(160):040x}"
         elif roll < 0.33:
-            text = "".join(draw.choices(_CHINESE, k=draw.randint(40, 200))) + "。"
+            text = "".join(draw.choices(_CHINESE.split(), k=draw.randint(40, 200))) + "。"
         return text
 
 
@@ -124,7 +124,7 @@ def make(folder: Path, documents: int) -> dict[str, Any]:
     speaker = _Speaker()
     db = Database.open(folder / "dsh.db")
     sessions = max(1, documents // SESSION)
-    began = time.perf_counter()
+    began, written = time.perf_counter(), 0
     with (folder / "documents.jsonl").open("w", encoding="utf-8") as lines:
         for number in range(sessions):
             at = _END - (sessions - number) * (700 * _DAY // sessions)
@@ -138,15 +138,17 @@ def make(folder: Path, documents: int) -> dict[str, Any]:
                     writes.insert_event(db, id_, seq, type_, time_, dumps(data), None, op)
                     text = _said(type_, data)
                     if text:
-                        lines.write(json.dumps({"session": id_, "seq": seq, "type": type_, "text": text}, ensure_ascii=False))
-                        lines.write("\n")
-    written = time.perf_counter()
+                        written += 1
+                        line = {"session": id_, "seq": seq, "type": type_, "text": text}
+                        lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+    stored = time.perf_counter()
     for _ in writes.rebuild_search(db):
         pass
     indexed = time.perf_counter()
     db.close()
     sizes = {name: (folder / name).stat().st_size / 2**20 for name in ("dsh.db", "documents.jsonl")}
-    return {"written": written - began, "indexed": indexed - written, "mib": sizes}
+    times = {"written": stored - began, "indexed": indexed - stored}
+    return {"documents": written, "sessions": sessions, **times, "mib": sizes}
 
 
 def _said(type_: str, data: Any) -> str:

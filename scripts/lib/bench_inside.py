@@ -1,4 +1,4 @@
-"""Benchmarks inside one process: `bench_inside.py history|append|steps FOLDER NUMBER` prints its figures as JSON.
+"""Benchmarks inside one process: `bench_inside.py append|steps FOLDER NUMBER` prints its figures as JSON.
 
 What is compared runs in short slices that take turns, so that both sides meet the same moments of the machine.
 """
@@ -32,60 +32,6 @@ from dsh.store.database import Database  # noqa: E402
 
 USER = {"kind": "user"}
 CONFIG = {"provider": "bench", "model": "bench"}
-
-
-# --- search
-
-
-def history(folder: Path, documents: int) -> dict[str, Any]:
-    """A database of `documents` user messages of 30 to 250 words in sessions of 200, and queries for it."""
-    draw = random.Random(1)
-    letters = "bcdfghklmnprstvz"
-    words = [
-        "".join(draw.choice(letters) + draw.choice("aeiou") for _ in range(draw.randint(2, 4))) + draw.choice("nrst")
-        for _ in range(40_000)
-    ]
-    weights = [1 / (rank + 10) for rank in range(len(words))]
-    stock = draw.choices(words, weights, k=2_000_000)
-    chinese = ["数据库连接超时", "会话日志", "测试失败", "模型回答", "搜索结果为空"]
-    began = time.perf_counter()
-    db = Database.open(folder / "dsh.db")
-    counts = {"rare word": 0, "middling word": 0, "common word": 0, "Chinese, two characters": 0}
-    probes = {"rare word": "zzuniquezz", "middling word": words[3000], "common word": words[0]}
-    sessions = Sessions(Host(load()), db)
-    for start in range(0, documents, 200):
-        session = sessions.create(meta={"cwd": f"/home/me/project{start // 200 % 40}"})
-        with db.transaction():
-            session.record("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": USER}})
-            for number in range(start, min(start + 200, documents)):
-                at = draw.randrange(len(stock) - 250)
-                said = stock[at : at + draw.randint(30, 250)]
-                if number % 10_000 == 5_000:
-                    said.append("zzuniquezz")
-                if draw.random() < 0.3:
-                    said.append(f"src/{draw.choice(words)}/{draw.choice(words)}.py:{draw.randrange(900)}")
-                if draw.random() < 0.03:
-                    said.append(draw.choice(chinese))
-                text = " ".join(said)
-                for kind, probe in probes.items():
-                    counts[kind] += probe in said
-                counts["Chinese, two characters"] += "日志" in text
-                data = {"content": [{"type": "text", "text": text}], "source": USER}
-                session.record("user/message", data, surface=APPEND)
-            session.record("turn/end", {"turn": 1, "reason": {"kind": "completed"}})
-        writes.refresh_search(db)
-    db.close()
-    queries = {
-        **{kind: [probe] for kind, probe in probes.items()},
-        "two common words": [words[0], words[1]],
-        "common and middling word": [words[0], words[3000]],
-        "phrase": [f'"{words[0]} {words[1]}"'],
-        "prefix": [f"{words[0][:4]}*"],
-        "Chinese, two characters": ["日志"],
-    }
-    mib = (folder / "dsh.db").stat().st_size / 2**20
-    seconds = time.perf_counter() - began
-    return {"documents": documents, "mib": mib, "seconds": seconds, "queries": queries, "counts": counts}
 
 
 # --- append
@@ -302,5 +248,5 @@ def _open_step(session: Session, turn: int, step: int) -> None:
 
 
 if __name__ == "__main__":
-    part = {"history": history, "append": append, "steps": steps}[sys.argv[1]]
+    part = {"append": append, "steps": steps}[sys.argv[1]]
     print(json.dumps(part(Path(sys.argv[2]), int(sys.argv[3])), ensure_ascii=False))

@@ -141,23 +141,6 @@ def _side_by_side(
     return rounds({name: runs(argv) for name, argv in commands.items()}, options.rounds)
 
 
-def search(options: argparse.Namespace, folder: Path) -> None:
-    """`dsh search` as a whole process, by kind of query."""
-    env = environment(folder, DSH_DB=str(folder / "dsh.db"))
-    made = _inside("history", folder, str(options.documents))
-    print(f"  {made['documents']} documents, {made['mib']:.0f} MiB, written and indexed in {made['seconds']:.1f} s")
-    launcher = str(ROOT / "scripts" / "dsh")
-    commands = {kind: [launcher, "search", *words] for kind, words in made["queries"].items()}
-    commands["python -I -S -c pass"] = [sys.executable, "-I", "-S", "-c", "pass"]
-    found = _side_by_side(commands, env, folder, options)
-    walls = {kind: [r.wall for r in runs] for kind, runs in found.items()}
-    rows = [["query", "documents", "wall ms", ""]]
-    for kind, values in walls.items():
-        verdict = limit(values, 80, "ms") if kind in made["queries"] else ""
-        rows.append([kind, str(made["counts"].get(kind, "-")), spread(values), verdict])
-    table(rows)
-
-
 def append(options: argparse.Namespace, folder: Path) -> None:
     """events appended one by one through the view, beside plain INSERTs into an equal table without rules."""
     made = _inside("append", folder, str(options.rounds))

@@ -67,6 +67,18 @@ async def test_a_wrong_result_leaves_the_title_as_it_is(result: Any, why: str) -
         assert titles_of(w, agent.session) == ["words"]
 
 
+async def test_a_secret_in_a_result_is_masked() -> None:
+    async def leak(request: TitleRequest) -> Any:
+        return made("about ghp_" + "a1B2" * 9, 1)
+
+    async with world(plugins=PLUGIN) as w:
+        service(w).register(w.host.root, Provider(generate=leak))
+        agent = await w.agent()
+        await w.turn(agent, "words")
+        await settle(w, agent.session)
+        assert titles_of(w, agent.session) == ["words", "about [redacted:github]"]
+
+
 @pytest.mark.rule("ST-35")
 async def test_a_result_is_normalised_and_cut() -> None:
     async def long(request: TitleRequest) -> Any:

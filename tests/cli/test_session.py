@@ -413,6 +413,8 @@ def programs(db: Any, name: str, **parameters: Any) -> list[str]:
         ("header_in_force", {"session": "root"}),
         ("last_run_options", {"session": "root"}),
         ("session_title", {"session": "root"}),
+        ("newest_title", {"session": "root"}),
+        ("human_prompts", {"session": "root", "after": -1, "last": 9, "limit": 1}),
         ("events_between", {"session": "root", "low": 0, "high": 9}),
         ("transcript", {"session": "root", "low": 0, "high": 9}),
     ],

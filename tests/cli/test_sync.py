@@ -132,6 +132,18 @@ def test_what_diverged_is_told(talk: History, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.rule("PE-92")
+def test_what_was_deleted_there_is_not_asked_for(talk: History, tmp_path: Path, capsys: Any) -> None:
+    """--deleted is about this database, not about the one that is given to."""
+    other = tmp_path / "other.db"
+    sync(capsys, "push", str(other))
+    db = Database.open(other)
+    writes.delete_session(db, "child")
+    db.close()
+    assert sync(capsys, "push", str(other), "--deleted")[2] == "dsh: pushed 0, 2 there already, 1 deleted there\n"
+    assert set(logs(other)) == {"talk", "a/b 修改"}
+
+
+@pytest.mark.rule("PE-92")
 def test_what_was_deleted_here(talk: History, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     share = str(tmp_path / "share")
     sync(capsys, "push", share)
@@ -196,7 +208,7 @@ def test_another_machine(talk: History, ssh: Path, capfd: pytest.CaptureFixture[
     assert main(["sync", f"ssh:{target}"]) == 0
     out, err = capfd.readouterr()
     assert out == "pulled\tgrown\ttalk\t8\n"
-    assert "1 deleted here" in err
+    assert "1 deleted there" in err
     mine = logs(talk.path)
     assert {name: log for name, log in mine.items() if name != "child"} == logs(ssh)
 
@@ -338,7 +350,10 @@ def test_the_other_end_says_no_more_than_it_must(history: History) -> None:
         (["push", "{tmp}/no/such.db"], "there is no database {tmp}/no/such.db"),
         (["{tmp}/dsh.db"], "{tmp}/dsh.db is the database that is synced"),
         (["{tmp}/link.db"], "{tmp}/link.db is the database that is synced"),
+        (["pull", "{tmp}/a:b"], "there is no folder {tmp}/a:b"),
+        (["pull", "./a:b"], "there is no folder"),
         (["ssh:-oProxyCommand=x"], "'-oProxyCommand=x' is no host"),
+        (["ssh:-oProxyCommand=x:/db"], "'-oProxyCommand=x' is no host"),
         (["-oProxyCommand=x:"], "no such option: -o"),
         (["--", "-oProxyCommand=x:"], "'-oProxyCommand=x' is no host"),
     ],

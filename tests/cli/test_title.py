@@ -48,6 +48,7 @@ def log(db: History, session: str) -> list[tuple[str, Any]]:
 # ------------------------------------------------------------------------------------------------------ dsh title
 
 
+@pytest.mark.slow
 def test_a_title_and_where_it_comes_from(dsh: Run, history: History) -> None:
     history.say("s", "first\twords \x1b[31mred\nmore", time=1_760_000_000_000)
     assert dsh("title", "s").stdout == "first words \u241b[31mred more\tprompt\t\n"
@@ -71,6 +72,7 @@ def test_a_title_and_where_it_comes_from(dsh: Run, history: History) -> None:
         assert json.loads(dsh("title", "last", "--json").stdout) == {"sessionId": "s", **title}
 
 
+@pytest.mark.slow
 def test_a_title_on_a_terminal(history: History, terminal: Terminal) -> None:
     history.say("s", "first words", time=1_760_000_000_000)
     code, shown = terminal("title", "s")
@@ -110,6 +112,7 @@ def test_a_person_gives_a_title(dsh: Run, history: History) -> None:
     assert history.db.rows("SELECT * FROM lease") == []
 
 
+@pytest.mark.slow
 def test_wrong_usage(dsh: Run, history: History) -> None:
     history.say("s", "words")
     for arguments, said in (
@@ -152,6 +155,7 @@ def test_a_refresh_where_titles_are_switched_off(dsh: Run, history: History) -> 
 # -------------------------------------------------------------------------------------------------- dsh sessions
 
 
+@pytest.mark.slow
 def test_lists_show_titles_and_dim_what_is_none(dsh: Run, history: History, terminal: Terminal) -> None:
     history.say("b", "only a prompt")
     history.say("a", "words")
@@ -236,6 +240,7 @@ def test_a_model_titles_the_session(program: Dsh, model: Model, how: str) -> Non
     assert [m["content"] for m in again.messages[1:]] == ["what is a title for?", "the answer", "and now?"]
 
 
+@pytest.mark.slow
 @pytest.mark.rule("ST-32", "ST-60", "ST-71")
 def test_each_prompt_in_a_row_may_ask_anew(program: Dsh, model: Model) -> None:
     model.title = lambda request: says(f"title {len(model.titling)}")
@@ -250,6 +255,7 @@ def test_each_prompt_in_a_row_may_ask_anew(program: Dsh, model: Model) -> None:
     assert all(word in model.titling[-1].last_text for word in ("one", "two", "three"))
 
 
+@pytest.mark.slow
 def test_another_provider_is_asked_for_titles(program: Dsh, model: Model) -> None:
     main = Model(says("never"))
     with main:
@@ -268,6 +274,7 @@ def test_another_provider_is_asked_for_titles(program: Dsh, model: Model) -> Non
         assert [r.body["model"] for r in model.titling] == ["tiny", "other", "set"]
 
 
+@pytest.mark.slow
 @pytest.mark.rule("ST-36")
 def test_a_refresh_tells_what_failed(program: Dsh, model: Model) -> None:
     (program.home / ".dsh").mkdir()
@@ -395,6 +402,7 @@ def test_a_message_that_comes_while_a_title_is_waited_for_is_answered(tmp_path: 
         assert [r.last_text for r in model.requests if not is_title(r)] == ["words", "more"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_for_a_title(program: Dsh, model: Model, tmp_path: Path) -> None:
     done = program("run", "--title-model", "gpt", "words")
     assert (done.code, done.out) == (2, b"")
@@ -407,6 +415,11 @@ def test_what_cannot_be_asked_for_a_title(program: Dsh, model: Model, tmp_path: 
     done = program("run", "words", env={"DSH_TITLES_MODEL": "openai/gpt"})
     assert (done.code, done.text) == (0, "the answer\n")
     assert done.errors.startswith("dsh: no model is asked for a title: provider 'openai' needs a key")
+    done = program("run", "--title-model", "same", "words", env={"DSH_PLUGINS_DISABLED": "titles"})
+    assert (done.code, done.errors.splitlines()[0]) == (
+        3,
+        "dsh: --title-model: titles are switched off (INVALID_CONFIG)",
+    )
     (tmp_path / "mock.jsonl").write_text('{"text": "hi"}\n')
     done = program("run", "--mock", str(tmp_path / "mock.jsonl"), "--title-model", "openai/gpt", "words")
     assert (done.code, done.out) == (3, b"")

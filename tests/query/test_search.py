@@ -230,6 +230,7 @@ def test_a_span_that_many_sessions_reach_into(history: History, monkeypatch: pyt
 # ----------------------------------------------------------------------------------------------------- what is found
 
 
+@pytest.mark.rule("SQ-81")
 @pytest.mark.parametrize(
     ("said", "queries"),
     [
@@ -279,6 +280,7 @@ def test_what_is_something_else(history: History, said: str, query: str) -> None
     assert sessions(find(history, query)) == []
 
 
+@pytest.mark.rule("SQ-80")
 def test_near(history: History) -> None:
     history.say("close", "alpha one two beta")
     history.say("far", "alpha " + "x " * 20 + "beta")
@@ -287,6 +289,7 @@ def test_near(history: History) -> None:
     assert len(sessions(find(history, "alpha NEAR/30 beta"))) == 2
 
 
+@pytest.mark.rule("SQ-82")
 def test_words_in_several_events_of_a_session(history: History) -> None:
     history.session("both")
     history.turn("both", 1, "about whales", text("they swim"))
@@ -332,6 +335,7 @@ def places(result: Result) -> list[str]:
     return sorted(hit.snippet for hit in result.hits)
 
 
+@pytest.mark.rule("SQ-80")
 def test_filters_of_the_query_and_of_the_options_are_the_same(history: History) -> None:
     filled(history)
     every = {"all_hits": True}
@@ -398,6 +402,7 @@ def test_only_filters_find_the_newest(history: History) -> None:
 # --------------------------------------------------------------------------------------------------------- ranking
 
 
+@pytest.mark.rule("SQ-83")
 def test_own_words_and_final_answers_come_before_what_tools_print(history: History) -> None:
     history.session("tool")
     history.turn("tool", 1, "go", call("c", "bash", "{}"), results={"c": "walrus it was"})
@@ -406,6 +411,7 @@ def test_own_words_and_final_answers_come_before_what_tools_print(history: Histo
     assert sessions(find(history, "walrus")) == ["asked", "tool"]
 
 
+@pytest.mark.rule("SQ-83")
 def test_newer_comes_first_of_what_is_as_good(history: History) -> None:
     history.say("new", "walrus", time=1_760_000_000_000)
     history.say("old", "walrus", time=1_600_000_000_000)
@@ -415,6 +421,7 @@ def test_newer_comes_first_of_what_is_as_good(history: History) -> None:
     assert sessions(find(history, "walrus", how={"sort": "time"})) == ["new", "best", "old"]
 
 
+@pytest.mark.rule("SQ-83")
 def test_a_rare_word_weighs_more(history: History) -> None:
     for number in range(30):
         history.say(f"x{number}", "common words")
@@ -436,6 +443,7 @@ def test_how_many_more_a_session_has(history: History) -> None:
     assert count(history.db, "nosuch", Filters()) == 0
 
 
+@pytest.mark.rule("SQ-83")
 def test_exhaustive_ranks_all(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "NEWEST", 3)
     history.say("best", "words words words words")
@@ -450,6 +458,7 @@ def test_exhaustive_ranks_all(history: History, monkeypatch: pytest.MonkeyPatch)
 # ----------------------------------------------------------------------------------------------------------- pages
 
 
+@pytest.mark.rule("SQ-84")
 @pytest.mark.parametrize("how", [{}, {"all_hits": True}, {"sort": "time"}, {"regex": True}])
 def test_pages_together_are_the_whole(history: History, how: dict[str, Any]) -> None:
     for number in range(23):
@@ -469,6 +478,7 @@ def test_pages_together_are_the_whole(history: History, how: dict[str, Any]) -> 
     assert found == whole.hits
 
 
+@pytest.mark.rule("SQ-84")
 def test_cursors_of_other_searches_are_refused(history: History) -> None:
     for number in range(5):
         history.say(f"s{number}", "walrus")
@@ -534,6 +544,7 @@ SAID = [
 ]
 
 
+@pytest.mark.rule("SQ-85")
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PATTERN)
 @example(r"abc\s*def")
@@ -568,6 +579,7 @@ PIECES = st.sampled_from(
 TYPED = st.lists(PIECES | st.text(max_size=3), max_size=8).map("".join) | st.lists(PIECES, max_size=8).map(" ".join)
 
 
+@pytest.mark.rule("SQ-80")
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TYPED, st.sampled_from([{}, {"literal": True}, {"regex": True}, {"sort": "time"}, {"all_hits": True}]))
 def test_whatever_is_typed_is_searched(history: History, typed: str, how: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dsh.core.lossless import thaw
@@ -70,6 +70,7 @@ def by_hand(text: str) -> str:
 
 
 @pytest.mark.rule("ST-10")
+@settings(deadline=None)
 @given(TEXTS)
 @example("\x1b]0;a\x1b")
 @example("\x1b\x1bM]x")
@@ -100,6 +101,7 @@ def test_a_title_is_one_harmless_line(given: str, title: str) -> None:
 
 
 @pytest.mark.rule("ST-11", "ST-14")
+@settings(deadline=None)
 @given(TEXTS, st.integers(1, 30))
 def test_a_cut_is_the_longest_beginning_that_fits(given: str, size: int) -> None:
     title = titles.normalised(given)
@@ -117,12 +119,31 @@ def test_a_cut_falls_between_code_points_and_adds_nothing() -> None:
 
 
 @pytest.mark.rule("ST-12")
+@settings(deadline=None)
 @given(TEXTS, st.integers(1, 6), st.integers(1, 30), st.integers(1, 5))
 def test_a_fallback_is_the_first_words_cut(given: str, words: int, size: int, window: int) -> None:
     whole = titles.cut(" ".join(by_hand(given).split(" ")[:words]), size)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(titles, "_WINDOW", window)  # however little is read at first
         assert titles.fallback(given, words, size) == whole
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "use sk-proj-{0} for the service",
+        "export OPENAI_API_KEY=sk-proj-{0}",
+        "curl -H 'Authorization: Bearer {0}' it",
+        "-----BEGIN RSA PRIVATE KEY-----\n{0}\n{0}\n-----END RSA PRIVATE KEY----- is leaked",
+        "postgres://me:{0}@example.org/db",
+    ],
+)
+def test_a_secret_is_no_part_of_a_title(prompt: str) -> None:
+    key = "Zx9" * 20
+    title = titles.fallback(prompt.format(key), 8, 400)
+    assert "[redacted:" in title
+    assert "Zx9" not in title
+    assert "Zx9" not in titles.fallback(prompt.format(key), 5, 40)  # where half of it would fit
 
 
 @pytest.mark.rule("ST-12", "ST-14")

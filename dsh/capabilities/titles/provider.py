@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, Protocol, TypedDict
 
 from dsh.core.errors import DshError
 from dsh.core.lossless import mend_surrogates
+from dsh.core.secrets import mask
 from dsh.kernel.signal import Signal
 from dsh.session.session import Session
 from dsh.session.titles import Eligible, cut, normalised
@@ -92,7 +93,7 @@ def checked(result: Any, provider: TitleProvider, messages: Sequence[Eligible], 
         if not route or not all(isinstance(v, str) and v for v in route):
             raise _wrong(provider, "names no provider and model that it asked")
         source["model"] = dict(zip(("provider", "model"), route, strict=True))
-    title = cut(normalised(mend_surrogates(result["title"])), max_bytes)
+    title = cut(mask(normalised(mend_surrogates(result["title"]))), max_bytes)
     if not title:
         raise TitleError(f"the title provider {provider.id!r} made an empty title", code="TITLE_EMPTY")
     return {"title": title, "messageSeqs": list(seqs), "source": source}

@@ -26,7 +26,7 @@ from dsh.capabilities.titles.provider import (
     check_provider,
     checked,
 )
-from dsh.core.errors import ConfigError, SessionError
+from dsh.core.errors import ConfigError, SessionError, code_of
 from dsh.core.events import Event
 from dsh.core.messages import Request
 from dsh.kernel.config import Config
@@ -431,7 +431,7 @@ class Titles:
 
     def _warn(self, error: Exception) -> None:
         """Whoever wants to know is told; what was merely given up is no failure."""
-        if not (isinstance(error, TitleError) and error.code in _QUIET):
+        if code_of(error) not in _QUIET:
             self._host.report(WARNING, error)
 
     def _state(self, session: Session) -> _State:
@@ -450,4 +450,4 @@ def _route_of(session: Session) -> Route | None:
     return None if header is None else {"provider": header["config"]["provider"], "model": header["config"]["model"]}
 
 
-_QUIET = frozenset({"TITLE_SUPERSEDED", "TITLE_PROVIDER_REMOVED", "SESSION_NOT_LIVE"})
+_QUIET = frozenset({"TITLE_SUPERSEDED", "TITLE_PROVIDER_REMOVED", "SESSION_NOT_LIVE", "SESSION_LEASED"})

@@ -67,7 +67,9 @@ def entries(seq: int, type_: str, time: int, data: Any, calls: dict[str, str]) -
         lines = [f"{marks.get(_words(t.get('status')), '[ ]')} {_words(t.get('content'))}" for t in todos]
         yield entry("note", "todo", "\n".join(lines))
     elif type_ == "session/title":
-        yield entry("note", "title", _words(data.get("title")))
+        source = data.get("source")
+        if not (isinstance(source, dict) and source.get("kind") == "fallback"):  # that is the prompt once more
+            yield entry("note", "title", _words(data.get("title")))
     elif type_ == "turn/end":
         kind, about = _reason(data.get("reason"))
         if kind != "completed":
