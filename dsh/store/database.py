@@ -2,8 +2,8 @@
 
 `Database.open` is the only way to our own database. It makes the file (0600, in a 0700 folder), brings its schema up to
 date, sets the pragmas, registers the functions and installs the views-only guard. Appends are autocommitted INSERTs
-into views: in WAL mode with `synchronous=NORMAL` one costs some 30 us and no disk write; `sync()` is the checkpoint that
-makes everything so far survive a power loss.
+into views: in WAL mode with `synchronous=NORMAL` one costs some 30 us and no disk write; `sync()` is the checkpoint
+that makes everything so far survive a power loss.
 """
 
 from __future__ import annotations

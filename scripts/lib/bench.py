@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from scripts.lib import bench_kit, bench_long, bench_peers, bench_processes, bench_search
+from scripts.lib import bench_import, bench_kit, bench_long, bench_peers, bench_processes, bench_search
 
 BENCHES = {
     "start": bench_processes.start,
@@ -24,6 +24,7 @@ BENCHES = {
     "prefix": bench_long.prefix,
     "concurrency": bench_long.concurrency,
     "growth": bench_long.growth,
+    "import": bench_import.imports,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from dsh.query.check import check
 from dsh.store.database import Database
 from tests.importing.stores import SAMPLES, rows
 
+FOLDER = "/home/user/project"  # of the samples
 LONG_AGO = 1_700_000_000  # epoch seconds; a file of then is not being written any more
 PLACES = {
     "claude": "claude/projects",
@@ -36,6 +38,17 @@ def copied(tool: str, folder: Path) -> Path:
     target = folder / tool
     shutil.copytree(SAMPLES / PLACES[tool], target, copy_function=shutil.copyfile)
     return target
+
+
+def at_home(place: Path, folder: Path) -> Path:
+    """Let the sessions below a place have been held in a folder that is there."""
+    folder.mkdir(exist_ok=True)
+    before, hashed = FOLDER.encode(), hashlib.sha256(FOLDER.encode()).hexdigest().encode()
+    for path in place.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes().replace(before, str(folder).encode())
+            path.write_bytes(content.replace(hashed, hashlib.sha256(str(folder).encode()).hexdigest().encode()))
+    return place
 
 
 def write(path: Path, *records: Any) -> Path:

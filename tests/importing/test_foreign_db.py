@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from dsh.core.errors import StoreError
-from dsh.importing.foreign_db import document, opened
+from dsh.importing.foreign_db import database_source, document, opened
 from dsh.importing.model import ReadError
 from dsh.store import foreign as module
 from dsh.store.foreign import TOO_LONG, foreign
@@ -143,7 +143,7 @@ def test_what_is_no_database_or_a_damaged_one_is_told(tmp_path: Path) -> None:
     data = bytearray(whole.read_bytes())
     data[4096:8192] = b"\xaa" * 4096
     whole.write_bytes(data)
-    with pytest.raises(ReadError, match="is damaged"), opened(str(whole), "t", "id") as db:
+    with pytest.raises(ReadError, match="is damaged"), opened(str(whole), t=("id",)) as db:
         list(db.rows("t", ("id", "said")))
     with pytest.raises(OSError, match="No such file"):
         _said(tmp_path / "none.db")
@@ -152,7 +152,11 @@ def test_what_is_no_database_or_a_damaged_one_is_told(tmp_path: Path) -> None:
 def test_only_ordinary_tables_are_read_and_what_is_missing_is_null(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS id FROM n"
     path = database(
-        tmp_path / "x.db", TABLE, f"CREATE VIEW endless AS {endless}", "CREATE VIRTUAL TABLE f USING fts5(a)"
+        tmp_path / "x.db",
+        TABLE,
+        f"CREATE VIEW endless AS {endless}",
+        "CREATE VIRTUAL TABLE f USING fts5(a)",
+        "CREATE TABLE w(a PRIMARY KEY) WITHOUT ROWID; INSERT INTO w VALUES (3), (1)",
     )
     with foreign(str(path)) as db:
         assert db.has("t", "id", "said")
@@ -160,10 +164,11 @@ def test_only_ordinary_tables_are_read_and_what_is_missing_is_null(tmp_path: Pat
         assert list(db.rows("t", ("id", "other", "rowid"), where=("id", 2))) == [(2, None, 2)]
         assert list(db.rows("t", ("id",), where=("other", 2))) == []
         assert list(db.rows("endless", ("id",))) == list(db.rows("f", ("a",))) == list(db.rows("none", ("a",))) == []
+        assert list(db.rows("w", ("a", "rowid"), order=("rowid", "a"))) == [(1, None), (3, None)]
         assert list(db.rows("t", ("id",), order=("other", "id"), last=True)) == [(2,)]
         assert db.count("t", ("said", "one")) == 1
         assert db.count("t", ("other", 1)) == db.count("endless", ("id", 1)) == 0
-    with pytest.raises(ReadError, match="no table endless"), opened(str(path), "endless", "id"):
+    with pytest.raises(ReadError, match="no table endless"), opened(str(path), endless=("id",)):
         pass
 
 
@@ -194,4 +199,7 @@ def test_a_link_and_a_name_of_any_signs_are_followed(tmp_path: Path) -> None:
     link = tmp_path / "link.db"
     link.symlink_to(path)
     assert _said(link) == ["one", "two"]
-    assert apsw.Connection(str(path)).execute("SELECT count(*) FROM t").get == 2
+    before = database_source(str(link))
+    changed(path, "INSERT INTO t VALUES (3, 'three')")
+    assert database_source(str(link)) != before
+    assert apsw.Connection(str(path)).execute("SELECT count(*) FROM t").get == 3

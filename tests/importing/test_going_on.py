@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.importing.kit import copied, ends, rest, seen, sound, taken
+from tests.importing.kit import at_home, copied, ends, rest, seen, sound, taken
 from tests.importing.stores import rows
 from tests.provider import FakeProvider, text
 from tests.shell.process import Dsh
@@ -24,14 +24,14 @@ SESSIONS = {
 
 @pytest.mark.parametrize("tool", SESSIONS)
 def test_an_imported_session_goes_on_with_another_model(tool: str, tmp_path: Path) -> None:
-    place, session = copied(tool, tmp_path), SESSIONS[tool]
+    place, session = at_home(copied(tool, tmp_path), tmp_path / "project"), SESSIONS[tool]
     rest(place)
     with FakeProvider() as fake:
         dsh = Dsh(tmp_path, fake)
         assert dsh("import", tool, str(place)).code == 0
         before = seen(dsh.db, session)
         fake.script(text("Once more."))
-        done = dsh("run", "-r", session, "what did it print?", "--cwd", str(tmp_path))
+        done = dsh("run", "-r", session, "what did it print?")
         assert done.code == 0, done.errors
         sent = fake.requests[-1].messages
         assert sent[-1]["content"] == "what did it print?"
@@ -42,7 +42,7 @@ def test_an_imported_session_goes_on_with_another_model(tool: str, tmp_path: Pat
 
 
 def test_a_turn_that_was_cut_off_is_closed_when_the_session_goes_on(tmp_path: Path) -> None:
-    place, session = copied("claude", tmp_path), SESSIONS["claude"]
+    place, session = at_home(copied("claude", tmp_path), tmp_path / "project"), SESSIONS["claude"]
     [path] = place.rglob(f"{session.removeprefix('claude-')}.jsonl")
     lines = path.read_bytes().splitlines(keepends=True)
     cut = next(n for n, line in enumerate(lines) if b'"tool_use_id":"toolu_00803"' in line)
@@ -53,7 +53,7 @@ def test_a_turn_that_was_cut_off_is_closed_when_the_session_goes_on(tmp_path: Pa
         assert dsh("import", "claude", str(place)).code == 0
         assert ends(dsh.db, session) == ["completed", "interrupted"]
         fake.script(text("Fine."))
-        assert dsh("run", "-r", session, "go on", "--cwd", str(tmp_path)).code == 0
+        assert dsh("run", "-r", session, "go on").code == 0
         assert seen(dsh.db, session)[-2:] == ["user go on", "assistant Fine."]
         path.write_bytes(b"".join(lines))
         assert taken("claude", place, dsh.db).moved == [(session, f"{session}-2")]

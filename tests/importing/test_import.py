@@ -484,3 +484,26 @@ def test_a_whole_file_that_cannot_be_read_is_named_and_the_others_are_taken(tmp_
     assert done.stderr.endswith("session-broken.json: is not JSON\n")
     again = dsh("import", "gemini", str(place))  # it is not tried again before it has changed
     assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_a_person_sees_how_far_it_is(tmp_path: Path) -> None:
+    import pty
+
+    main, side = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dsh", "import", "claude", str(SAMPLES / "claude"), "--db", str(tmp_path / "x.db")],
+        stdin=side, stdout=subprocess.PIPE, stderr=side,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(side)
+    shown = b""
+    try:
+        while piece := os.read(main, 65536):
+            shown += piece
+    except OSError:  # how Linux tells that the other side is closed
+        pass
+    os.close(main)
+    out, _ = process.communicate(timeout=60)
+    assert out.decode() == "claude: 4 new, 0 grown, 0 unchanged, 34 messages\n"
+    assert "claude ░" in shown.decode()
+    assert shown.decode().endswith("\r\x1b[2K")  # and nothing is left of it

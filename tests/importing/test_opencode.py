@@ -251,3 +251,6 @@ def test_a_database_of_something_else_is_one_line(tmp_path: Path) -> None:
     database(tmp_path / "data" / "opencode.db", "CREATE TABLE other(a)")
     report = imported("opencode", tmp_path / "data", tmp_path / "dsh.db")
     assert report.failed == [(str(tmp_path / "data" / "opencode.db"), "has no table session as it is known here")]
+    half = database(tmp_path / "half" / "opencode.db", sample("opencode/opencode.sql"), "DROP TABLE part")
+    report = imported("opencode", half.parent, tmp_path / "dsh.db")
+    assert (report.new, report.failed) == (0, [(str(half), "has no table part as it is known here")])
