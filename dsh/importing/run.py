@@ -215,9 +215,10 @@ class _Handling:
     def _take(self, rows: list[Any]) -> None:
         if self._refused:
             return
-        if self._target is not None:
-            self._guarded(lambda _: self._target.take(rows))  # type: ignore[union-attr]
-        if not self._refused:
+        target = self._target
+        if target is not None:
+            self._guarded(lambda _: target.take(rows))
+        else:
             self._report.messages += messages_in(rows)
 
     def _end(self, id: str, entry: dict[str, Any]) -> None:
@@ -238,6 +239,7 @@ class _Handling:
 
     def _count(self, target: Target) -> None:
         report = self._report
+        report.messages += target.messages
         if target.new:
             report.new += 1
         elif target.grown:

@@ -28,7 +28,8 @@ class Target:
         self.db = db
         self.tool = tool
         self.id: str = about["session"]
-        self.new = self.grown = self.forked = False
+        self.new = self.grown = False
+        self.messages = 0  # stored
         self._about = about
         self._next: int = about["first"]
         self._made = about["how"] == GROWN
@@ -104,7 +105,7 @@ class Target:
         if self._shared >= 0:
             about = self._about
             writes.insert_fork(self.db, self.id, base, self._shared, about["created_at"], about["cwd"])
-            self._made = self.new = self.forked = True
+            self._made = self.new = True
         self._base, self._known, self._behind = None, None, []
 
     def _free_id(self) -> str:
@@ -130,6 +131,7 @@ class Target:
         elif not self.new:
             self.grown = True
         writes.insert_events(self.db, self.id, self._next, rows)
+        self.messages += messages_in(rows)
         self._next += len(rows)
 
 

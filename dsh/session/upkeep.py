@@ -1,6 +1,7 @@
-"""Keeping the history small: which sessions rest, and packing, thinning or deleting them (PE-81 to PE-84).
+"""Keeping the history small: which sessions rest, and packing, thinning or deleting them (PE-83 to PE-86).
 
-A session that a process drives is left alone, also if that began between the choice and the deed. Nothing here is done by itself: somebody has asked for it.
+A session that a process drives is left alone, also if that began between the choice and the deed. Nothing here is done
+by itself: somebody has asked for it.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +107,13 @@ def main(folder: Path, sessions: int, kind: str) -> dict[str, Any]:
         header, lines = export_lines(db, name, packed=False)
         raw += len(header_line(header).encode()) + sum(len(line.encode()) for line in lines)
     figures: dict[str, Any] = {"raw": raw, "events": db.rows("SELECT count(*) FROM event")[0][0]}
-    for state, change in (("hot", None), ("packed", rewriting.pack_session), ("thinned", rewriting.thin_session)):
-        for name in names if change is not None else []:
-            change(db, name)
+    changes: dict[str, Callable[[Database, str], int] | None] = {
+        "hot": None, "packed": rewriting.pack_session, "thinned": rewriting.thin_session,
+    }  # fmt: skip
+    for state, change in changes.items():
         if change is not None:
+            for name in names:
+                change(db, name)
             rewriting.merge_index(db)
         db.vacuum(1000)
         figures[state] = path.stat().st_size

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def filled(path: Path) -> None:
     h.db.close()
 
 
-def said(db: Database) -> list[object]:
+def said(db: Database) -> list[Any]:
     return db.rows("SELECT session_id, position, role, content FROM message ORDER BY 1, 2")
 
 

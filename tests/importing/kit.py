@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ def rest(path: Path, at: int = LONG_AGO) -> None:
 
 
 def copied(tool: str, folder: Path) -> Path:
-    """The samples of a tool where they may be written to; a fresh file each, as if just written."""
+    """The samples of a tool where they may be written to, each as if just written; copies after their originals."""
     target = folder / tool
     shutil.copytree(SAMPLES / PLACES[tool], target, copy_function=shutil.copyfile)
+    for number, path in enumerate(sorted(target.rglob("*"), reverse=True)):
+        os.utime(path, (time.time() - 1000 + number,) * 2)
     return target
 
 

@@ -25,11 +25,13 @@ def database(path: Path, *scripts: str, wal: bool = False) -> Path:
     """A database from SQL texts. With `wal` all of it is in the -wal file, as a tool leaves it that was killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if wal:
-        made = "import apsw, os, sys; db = apsw.Connection(sys.argv[1]); db.pragma('journal_mode', 'wal')\n"
+        made = "import apsw, os, sys; db = apsw.Connection(sys.argv[1])\n"
+        made += "db.pragma('journal_mode', 'wal'); db.pragma('synchronous', 'off')\n"
         made += "for script in sys.argv[2:]: db.execute(script).fetchall()\nos._exit(0)"
         subprocess.run([sys.executable, "-c", made, str(path), *scripts], check=True)
         return path
     db = apsw.Connection(str(path))
+    db.pragma("synchronous", "off")
     for script in scripts:
         db.execute(script).fetchall()
     db.close()

@@ -106,8 +106,8 @@ def test_chats_of_one_file_are_sessions_and_only_the_last_one_grows(tmp_path: Pa
     report = imported("aider", place, db)
     assert (report.new, report.failed) == (2, [])
     assert state(place) == before
-    (second,), _ = rows(db, "SELECT id FROM session ORDER BY id")
-    assert second.split("-")[3] == "2"  # both began in the same second
+    found = rows(db, "SELECT id FROM session WHERE id LIKE 'aider-20261201-145907-2-%'")  # both began in one second
+    ((second,),) = found
     assert told(db, second) == [("user", "once more")]  # an answer that is being written is waited for
     with history.open("a") as file:
         file.write("wer\n\n> Tokens: 1 sent, 2 received.  \n")

@@ -491,7 +491,7 @@ def test_a_person_sees_how_far_it_is(tmp_path: Path) -> None:
 
     main, side = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "dsh", "import", "claude", str(SAMPLES / "claude"), "--db", str(tmp_path / "x.db")],
+        [sys.executable, "-m", "dsh", "import", "claude", str(copied("claude", tmp_path))],
         stdin=side, stdout=subprocess.PIPE, stderr=side,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
     )  # fmt: skip
@@ -504,6 +504,6 @@ def test_a_person_sees_how_far_it_is(tmp_path: Path) -> None:
         pass
     os.close(main)
     out, _ = process.communicate(timeout=60)
-    assert out.decode() == "claude: 4 new, 0 grown, 0 unchanged, 34 messages\n"
+    assert out.decode() == "claude: 4 new, 0 grown, 0 unchanged, 28 messages\n"
     assert "claude ░" in shown.decode()
     assert shown.decode().endswith("\r\x1b[2K")  # and nothing is left of it

@@ -123,7 +123,11 @@ DAMAGE = [
     ("UPDATE _event SET type = 'x' WHERE seq = 9 AND session = 1", 10, "SE-42"),
     ("UPDATE _event SET type = 'x' WHERE seq = 8 AND session = 1", 9, "SE-42"),
     ("UPDATE _event SET data = '{\"turn\":7}' WHERE seq = 9 AND session = 1", 9, "SE-42"),
-    ('UPDATE _event SET data = \'{"turn":1,"step":9,"chunk":{}}\', frame = NULL WHERE seq = 4 AND session = 1', 4, "SE-43"),
+    (
+        'UPDATE _event SET data = \'{"turn":1,"step":9,"chunk":{}}\', frame = NULL WHERE seq = 4 AND session = 1',
+        4,
+        "SE-43",
+    ),
     ("UPDATE _event SET data = json_set(data, '$.turn', '1') WHERE seq = 5 AND session = 1", 5, "SE-43"),
     ("UPDATE _event SET data = json_set(data, '$.callId', 'zz') WHERE seq = 7 AND session = 1", 7, "SE-44"),
     ("UPDATE _event SET type = 'x' WHERE seq = 6 AND session = 1", 7, "SE-44"),

@@ -28,8 +28,11 @@ def log(db: Database, session: str | None = None) -> list[Any]:
 
 
 def stored(path: Path, sql: str, bindings: Any = ()) -> list[Any]:
-    with apsw.Connection(str(path)) as db:
+    db = apsw.Connection(str(path))
+    try:
         return db.execute(sql, bindings).fetchall()
+    finally:
+        db.close()
 
 
 def complaints(db: Database) -> list[Any]:
