@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 Span = tuple[int, int, str]  # start, end, kind
 
+MARK = re.compile(r"\[redacted(?::[a-z0-9-]+)?\]")  # what `mark` gives
+
 
 def mask(text: str) -> str:
     """The text with `[redacted:KIND]` in place of each secret; masking twice changes nothing more."""
@@ -159,7 +161,7 @@ def _shapes() -> list[_Shape]:
     ]
 
 
-_PLACEHOLDER = r"\[redacted:|[$%{*]|\(?x+\)?$|\.+$|(?:your|my|the)[_-]|pass(?:word|wd)?$|pwd$|secret$|token$"
+_PLACEHOLDER = r"\[redacted[:\]]|[$%{*]|\(?x+\)?$|\.+$|(?:your|my|the)[_-]|pass(?:word|wd)?$|pwd$|secret$|token$"
 
 
 def _is_placeholder(value: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dsh.core.messages import Block
 from dsh.importing.clean import parsed
-from dsh.importing.foreign_db import SETTLED_MS, below, database_source, document, known_text, opened, shown
+from dsh.importing.foreign_db import SETTLED_MS, attachment, below, database_source, document, known_text, opened, shown
 from dsh.importing.model import (
     MORE,
     Assistant,
@@ -159,10 +159,7 @@ def _user(parts: list[dict[str, Any]], at: int | None) -> Iterator[Item]:
 def _attachment(part: dict[str, Any]) -> Block | None:
     data = part["data"]
     if part.get("type") == "binary":
-        mime = known_text(data.get("MIMEType"))
-        return left_out(
-            "image" if mime.startswith("image/") else "file", mime, len(known_text(data.get("Data"))) * 3 // 4
-        )
+        return attachment(data.get("MIMEType"), data.get("Data"))
     return left_out("image") if part.get("type") == "image_url" else None
 
 
@@ -171,8 +168,8 @@ def _results(parts: list[dict[str, Any]], at: int | None) -> Iterator[Item]:
         data = part["data"]
         if part.get("type") == "tool_result":
             blocks = [text(shown(data.get("content")))]
-            if attached := known_text(data.get("data")):
-                blocks.append(left_out("attachment", known_text(data.get("mime_type")), len(attached) * 3 // 4))
+            if data.get("data"):
+                blocks.append(attachment(data.get("mime_type"), data["data"]))
             yield Result(known_text(data.get("tool_call_id")), blocks, at, is_error=data.get("is_error") is True)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
-from dsh.core.errors import StoreError
-from dsh.importing.clean import parsed
-from dsh.importing.model import ReadError, Source, source_of
+from dsh.core.messages import Block
+from dsh.importing.clean import json_text, parsed
+from dsh.importing.model import ReadError, Source, left_out, source_of
 from dsh.store.foreign import MAX_VALUE, TOO_LONG, Foreign, foreign
 
 SETTLED_MS = 3_600_000  # a record that was not touched for so long is not being written
@@ -18,19 +19,26 @@ SETTLED_MS = 3_600_000  # a record that was not touched for so long is not being
 @contextmanager
 def opened(path: str, **tables: tuple[str, ...]) -> Iterator[Foreign]:
     """A database that has tables with these columns; ReadError if it has not, or cannot be read (to the end)."""
-    try:
-        with foreign(path) as db:
-            for table, columns in tables.items():
-                if not db.has(table, *columns):
-                    raise ReadError(f"has no table {table} as it is known here")
-            yield db
-    except StoreError as error:
-        raise ReadError(error.message) from error
+    with foreign(path, ReadError) as db:
+        for table, columns in tables.items():
+            if not db.has(table, *columns):
+                raise ReadError(f"has no table {table} as it is known here")
+        yield db
 
 
 def database_source(path: str) -> Source | None:
     """The source that a database is, with what its owner has written and not yet moved into it."""
     return source_of(path, f"{os.path.realpath(path)}-wal")
+
+
+@cache
+def ids(path: str, stamp: str, table: str) -> frozenset[str]:
+    """The ids in a table of a database, as of a stamp of its source; none where it cannot be read."""
+    try:
+        with opened(path, **{table: ("id",)}) as db:
+            return frozenset(each for (each,) in db.rows(table, ("id",)) if isinstance(each, str))
+    except (ReadError, OSError):
+        return frozenset()
 
 
 def below(folder: str, wanted: str, depth: int = 6) -> Iterator[str]:
@@ -77,10 +85,14 @@ def known_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def attachment(mime: Any, base64: Any = "") -> Block:
+    """The mark in the place of a file that was attached."""
+    kind = known_text(mime)
+    return left_out("image" if kind.startswith("image/") else "file", kind, len(known_text(base64)) * 3 // 4)
+
+
 def shown(value: Any) -> str:
     """Text as it is, any other value as JSON, nothing for null."""
-    from dsh.importing.clean import json_text
-
     if isinstance(value, str):
         return value
     return "" if value is None or value is TOO_LONG else json_text(value)

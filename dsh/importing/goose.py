@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 from dsh.core.messages import Block, TokenUsage
 from dsh.importing.clean import parsed
-from dsh.importing.foreign_db import SETTLED_MS, database_source, document, fields, known_text, opened, shown
+from dsh.importing.foreign_db import (
+    SETTLED_MS,
+    attachment,
+    database_source,
+    document,
+    fields,
+    ids,
+    known_text,
+    opened,
+    shown,
+)
 from dsh.importing.lines import lines
 from dsh.importing.model import (
     MAX_LINE,
     Assistant,
     Home,
     Item,
-    ReadError,
     Result,
     Skipped,
     Source,
@@ -146,7 +154,7 @@ def _checked(where: str, role: Any, contents: Any, created: Any, metadata: Any) 
 def _from_file(path: str) -> Iterator[Transcript]:
     session = os.path.basename(path).removesuffix(".jsonl")
     beside = database_source(os.path.join(os.path.dirname(path), _DATABASE))
-    if beside and session in _sessions(beside.path, beside.stamp):
+    if beside and session in ids(beside.path, beside.stamp, "sessions"):
         return
     head: dict[str, Any] = {}
     with open(path, "rb") as file:
@@ -186,15 +194,6 @@ def _written(path: str, *, has_head: bool) -> Iterator[Message | Skipped]:
                 yield Skipped(where, "is no record")
                 continue
             yield _checked(where, found.get("role"), found.get("content"), found.get("created"), found.get("metadata"))
-
-
-@cache
-def _sessions(path: str, stamp: str) -> frozenset[str]:
-    try:
-        with opened(path, **_TABLES) as db:
-            return frozenset(session for (session,) in db.rows("sessions", ("id",)) if isinstance(session, str))
-    except (ReadError, OSError):
-        return frozenset()
 
 
 # ---------------------------------------------------------------------------------------------------------- records
@@ -259,7 +258,7 @@ def _user(message: Message, repeated: str) -> Iterator[Item]:
 
 
 def _image(content: dict[str, Any]) -> Block:
-    return left_out("image", known_text(content.get("mimeType")), len(known_text(content.get("data"))) * 3 // 4)
+    return attachment(known_text(content.get("mimeType")) or "image/*", content.get("data"))
 
 
 def _result(content: dict[str, Any], at: int | None) -> Result:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dsh.core.messages import Block, TokenUsage
-from dsh.importing.foreign_db import database_source, document, fields, known_text, opened, shown
+from dsh.importing.foreign_db import attachment, database_source, document, fields, known_text, opened, shown
 from dsh.importing.model import (
     Assistant,
     Home,
@@ -27,7 +27,6 @@ from dsh.importing.model import (
     User,
     call,
     epoch_ms,
-    left_out,
     reasoning,
     text,
     usage,
@@ -226,8 +225,7 @@ def _pieced(db: Foreign, pieces: Any) -> str:
 def _attachment(db: Foreign, named: Any) -> Block:
     key = named.get("id") if isinstance(named, dict) else named
     row = next(db.rows("attachments", ("type", "path", "url"), where=("id", key)), ("", "", ""))
-    mime = known_text(row[0])
-    return left_out("image" if mime.startswith("image/") else "file", mime)
+    return attachment(row[0])
 
 
 def _usage(asked: Any, output: Any, details: Any) -> TokenUsage | None:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import Any
 
 from dsh.core.messages import Block, TokenUsage
 from dsh.importing.clean import parsed
 from dsh.importing.foreign_db import (
     SETTLED_MS,
+    attachment,
     database_source,
     document,
+    ids,
     known_text,
     opened,
     shown,
@@ -39,7 +40,6 @@ from dsh.importing.model import (
     User,
     call,
     epoch_ms,
-    left_out,
     reasoning,
     source_of,
     text,
@@ -58,6 +58,9 @@ Message = tuple[str, dict[str, Any], list[dict[str, Any]]] | Skipped
 
 def places(home: Home) -> Iterator[str]:
     yield home.data("opencode")
+    named = home.env.get("OPENCODE_DB", "")
+    if named and named != ":memory:":
+        yield os.path.join(home.data("opencode"), named)
 
 
 def sources(place: str) -> Iterator[Source]:
@@ -253,18 +256,9 @@ def _taken_over(path: str, session: str) -> bool:
         for name in _names(folder):
             if name.startswith("opencode") and name.endswith(".db"):
                 found = database_source(os.path.join(folder, name))
-                if found and session in _sessions(found.path, found.stamp):
+                if found and session in ids(found.path, found.stamp, "session"):
                     return True
     return False
-
-
-@cache
-def _sessions(path: str, stamp: str) -> frozenset[str]:
-    try:
-        with opened(path, **_TABLES) as db:
-            return frozenset(session for (session,) in db.rows("session", ("id",)) if isinstance(session, str))
-    except (ReadError, OSError):
-        return frozenset()
 
 
 def _names(folder: str) -> list[str]:
@@ -361,9 +355,8 @@ def _told_as_text(part: dict[str, Any]) -> bool:
 
 
 def _file_mark(part: dict[str, Any]) -> Block:
-    mime, url = known_text(part.get("mime")), known_text(part.get("url"))
-    size = (len(url) - url.find(",") - 1) * 3 // 4 if url.startswith("data:") else 0
-    return left_out("image" if mime.startswith("image/") else "file", mime, size)
+    url = known_text(part.get("url"))
+    return attachment(part.get("mime"), url.partition(",")[2] if url.startswith("data:") else "")
 
 
 def _assistant(info: dict[str, Any], parts: list[dict[str, Any]], *, partial: bool, asked: bool) -> Iterator[Item]:

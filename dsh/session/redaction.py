@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dsh import query
 from dsh.core.errors import SessionError, UsageError
 from dsh.core.lossless import MAX_INT, loads
-from dsh.core.secrets import Span
+from dsh.core.secrets import MARK, Span
 from dsh.session.masking import Masker
 from dsh.store import rewriting, writes
 from dsh.store.database import Database
@@ -44,7 +44,7 @@ class Change(NamedTuple):
     def snippet(self) -> str:
         """The first mark with what stands around it; empty for a fragment whose text went into the one before."""
         for text in _texts(loads(self.data)):
-            if found := re.search(r"\[redacted(?::[a-z-]+)?\]", text):
+            if found := MARK.search(text):
                 start, end = max(0, found.start() - _AROUND), found.end() + _AROUND
                 return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
         return ""

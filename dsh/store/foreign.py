@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import apsw
 
-from dsh.core.errors import StoreError
+from dsh.core.errors import DshError, StoreError
 
 MAX_VALUE = 64 * 1024 * 1024  # bytes of one value; a longer one comes as TOO_LONG and is never held
 
@@ -44,9 +44,18 @@ TOO_LONG: Final = TooLong()
 class Foreign:
     """One database, open for reading. Made by `foreign`."""
 
-    def __init__(self, db: apsw.Connection, path: str, still: tuple[int, ...] | None, *, locks: bool) -> None:
+    def __init__(
+        self,
+        db: apsw.Connection,
+        path: str,
+        failure: type[DshError],
+        *,
+        still: tuple[int, ...] | None = None,
+        locks: bool = False,
+    ) -> None:
         self._db = db
         self._path = path
+        self._failure = failure
         self._still = still  # what stat said of a file that nobody has open
         self._locks = locks  # each read keeps writers out
         self._utf8 = db.pragma("encoding") == "UTF-8"
@@ -88,7 +97,7 @@ class Foreign:
         if last:
             sql += " LIMIT 1"
         bindings = () if where is None else (where[1],)
-        with _our_errors(self._path):
+        with _our_errors(self._path, self._failure):
             cursor = self._db.execute(sql, bindings)
             while chunk := cursor.fetchall() if self._locks else list(islice(cursor, _ROWS)):
                 self._unmoved()
@@ -99,7 +108,7 @@ class Foreign:
         """How many rows have this value in a column; 0 where there is no such table or column."""
         if not self.has(table, where[0]):
             return 0
-        with _our_errors(self._path):
+        with _our_errors(self._path, self._failure):
             sql = f"SELECT count(*) FROM {_name(table)} WHERE {_name(where[0])} = ?"
             found: Any = self._db.execute(sql, (where[1],)).get
             return int(found)
@@ -128,26 +137,26 @@ def _read(value: Any) -> Any:
 
 
 @contextmanager
-def foreign(path: str) -> Iterator[Foreign]:
-    """Open another program's database. StoreError DB_FOREIGN, DB_DAMAGED, DB_BUSY, DB_IO or DB_CHANGED says in a few
-    words, which leave out the path, why it or the rest of it cannot be read."""
+def foreign(path: str, failure: type[DshError] = StoreError) -> Iterator[Foreign]:
+    """Open another program's database. Then and at any read, `failure` says in a few words, which leave out the path,
+    why it or the rest of it cannot be read: DB_FOREIGN, DB_DAMAGED, DB_BUSY, DB_IO, DB_CHANGED."""
     path = os.path.realpath(path)  # SQLite keeps -wal and -shm beside the file itself
-    with _our_errors(path):
+    with _our_errors(path, failure):
         wal_mode = _wal_mode(path)
         wal = _size(f"{path}-wal") > 0
         if wal and not os.path.exists(f"{path}-shm"):  # nobody has it open; SQLite would make one
             with _copied(path) as copy, _opened(copy, "mode=ro", snapshot=True) as db:
-                yield Foreign(db, copy, None, locks=False)
+                yield Foreign(db, copy, failure)
         elif wal:
             with _opened(path, "mode=ro&readonly_shm=1", snapshot=True) as db:
-                yield Foreign(db, path, None, locks=False)
+                yield Foreign(db, path, failure)
         elif wal_mode:
             still = _stat(path)
             with _opened(path, "mode=ro&immutable=1", snapshot=True) as db:
-                yield Foreign(db, path, still, locks=False)
+                yield Foreign(db, path, failure, still=still)
         else:
             with _opened(path, "mode=ro", snapshot=False) as db:
-                yield Foreign(db, path, None, locks=True)
+                yield Foreign(db, path, failure, locks=True)
 
 
 @contextmanager
@@ -201,16 +210,18 @@ def _stat(path: str) -> tuple[int, ...]:
 
 
 @contextmanager
-def _our_errors(path: str) -> Iterator[None]:
+def _our_errors(path: str, failure: type[DshError]) -> Iterator[None]:
     try:
         yield
+    except StoreError as error:
+        raise failure(error.message, code=error.code) from error
     except apsw.NotADBError as error:
-        raise StoreError("is not an SQLite database", code="DB_FOREIGN") from error
+        raise failure("is not an SQLite database", code="DB_FOREIGN") from error
     except (apsw.BusyError, apsw.LockedError, apsw.ProtocolError) as error:
-        raise StoreError("is locked by its owner", code="DB_BUSY") from error
+        raise failure("is locked by its owner", code="DB_BUSY") from error
     except (apsw.CantOpenError, apsw.IOError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
         if _size(f"{path}-journal"):  # half of a transaction that only a writer can undo
-            raise StoreError("has a transaction that its owner has yet to undo", code="DB_BUSY") from error
-        raise StoreError(f"cannot be read ({error})", code="DB_IO") from error
+            raise failure("has a transaction that its owner has yet to undo", code="DB_BUSY") from error
+        raise failure(f"cannot be read ({error})", code="DB_IO") from error
     except apsw.Error as error:
-        raise StoreError(f"is damaged ({error})", code="DB_DAMAGED") from error
+        raise failure(f"is damaged ({error})", code="DB_DAMAGED") from error

@@ -36,9 +36,9 @@ from tests.capabilities.titles_kit import (
 async def test_the_first_prompt_gives_a_title_at_once() -> None:
     async with world(say("one"), say("two"), plugins=PLUGIN) as w:
         agent = await w.agent()
-        await w.turn(agent, "please explain why the sky is blue")
+        await w.turn(agent, "please explain why the sky is blue by day and red at night, in two sentences")
         assert w.flow(agent)[:4] == ["turn/start", "user/message", "session/title", "step/start"]
-        assert events(w, agent.session) == [("fallback", "please explain why the sky", [1])]
+        assert events(w, agent.session) == [("fallback", "please explain why the sky is blue by day and red at", [1])]
         await w.turn(agent, "and the sea?")
         assert len(events(w, agent.session)) == 1
         assert w.flow(agent).count("turn/start") == 2

@@ -289,6 +289,15 @@ def test_printing_the_command(begin: Begin, history: History) -> None:
 
 
 @pytest.mark.slow
+def test_the_named_database_is_named_again(begin: Begin, history: History, tmp_path: Path) -> None:
+    stocked(history)
+    terminal = begin(f"cp {history.path} other.db; DSH_DB={tmp_path}/none.db dsh --db other.db search -i --print peel")
+    terminal.wait_for("1  everywhere")
+    terminal.keys("Enter")
+    terminal.wait_for(lambda s: 'dsh --db other.db run -r pear ""' in s)
+
+
+@pytest.mark.slow
 def test_calls_are_shown_where_they_were_made(begin: Begin, history: History) -> None:
     history.session("s")
     history.turn("s", 1, "look", text("so"), call("c1", "read", '{"path":"needle.py"}'), results={"c1": "found"})

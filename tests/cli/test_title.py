@@ -134,9 +134,9 @@ def test_wrong_usage(dsh: Run, history: History) -> None:
 
 @pytest.mark.rule("ST-41")
 def test_a_refresh_without_a_model_makes_the_fallback(dsh: Run, history: History) -> None:
-    history.say("s", "one two three four five six")
+    history.say("s", "one two three four five six seven eight nine ten eleven twelve thirteen")
     done = dsh("title", "s", "--refresh")
-    assert (done.returncode, done.stdout.split("\t")[:2]) == (0, ["one two three four five", "fallback"])
+    assert (done.returncode, done.stdout.split("\t")[:2]) == (0, ["one two three four five six seven eight nine ten eleven twelve", "fallback"])
     assert done.stderr == "dsh: no model makes titles: dsh title --refresh -m same, or the setting titles.model\n"
     length = len(log(history, "s"))
     assert dsh("title", "s", "--refresh").stdout == done.stdout

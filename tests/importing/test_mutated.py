@@ -35,7 +35,9 @@ RAW = [
 # A kind of damage, and numbers that choose where it is done.
 Damage = tuple[str, int, int, int]
 DAMAGE = st.lists(
-    st.tuples(st.sampled_from(["value", "json", "cut", "drop"]), *[st.integers(0, 10**6)] * 3), min_size=1, max_size=6
+    st.tuples(st.sampled_from(["value", "json", "cut", "drop", "bytes"]), *[st.integers(0, 10**6)] * 3),
+    min_size=1,
+    max_size=6,
 )
 
 
@@ -96,6 +98,14 @@ def _spoil_database(path: Path, damage: list[Damage]) -> None:
     db.close()
 
 
+def _spoil_bytes(path: Path, damage: list[Damage]) -> None:
+    data = bytearray(path.read_bytes())
+    for _, where, what, which in damage:
+        at = where * 997 % (len(data) or 1)
+        data[at : at + which % 700] = bytes([what % 256]) * (which % 700)
+    path.write_bytes(data)
+
+
 def _spoil_file(path: Path, damage: list[Damage]) -> None:
     lines = path.read_bytes().split(b"\n")
     for kind, where, what, which in damage:
@@ -128,11 +138,11 @@ def test_a_damaged_store_is_imported_as_far_as_it_goes(tool: str, damage: list[D
     folder = Path(tempfile.mkdtemp(prefix="dsh-mutated-"))
     try:
         place = _made(tool, folder / "store")
-        files = [
-            path for path in sorted(place.rglob("*")) if path.is_file() and path.suffix not in (".db-wal", ".db-shm")
-        ]
+        files = [path for path in sorted(place.rglob("*")) if path.is_file()]
         chosen = files[damage[0][3] % len(files)]
-        if chosen.suffix == ".db":
+        if (chosen.suffix == ".db" and damage[0][0] == "bytes") or chosen.suffix in (".db-wal", ".db-shm"):
+            _spoil_bytes(chosen, damage)
+        elif chosen.suffix == ".db":
             _spoil_database(chosen, damage)
         else:
             _spoil_file(chosen, damage)

@@ -247,6 +247,22 @@ def test_files_that_are_torn_or_gone_are_named_and_no_more(tmp_path: Path) -> No
     ]
 
 
+def test_a_damaged_database_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    """What was read before the damage is stored, and the next import finds it there again."""
+    place, db = tmp_path / "data", tmp_path / "dsh.db"
+    file = database(place / "opencode.db", "PRAGMA page_size = 512", sample("opencode/opencode.sql"))
+    whole = file.read_bytes()
+    page = whole.rindex(b"hello after compaction") // 512 * 512  # of a session in the middle
+    file.write_bytes(whole[:page] + b"\xaa" * 512 + whole[page + 512 :])
+    report = imported("opencode", place, db)
+    assert 0 < report.new < 9
+    assert [reason.split(" (")[0] for _, reason in report.failed] == ["is damaged"]
+    file.write_bytes(whole)
+    again = imported("opencode", place, db)
+    assert (again.failed, again.moved) == ([], [])
+    assert rows(db, "SELECT count(*) FROM session") == [(9,)]
+
+
 def test_a_database_of_something_else_is_one_line(tmp_path: Path) -> None:
     database(tmp_path / "data" / "opencode.db", "CREATE TABLE other(a)")
     report = imported("opencode", tmp_path / "data", tmp_path / "dsh.db")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dsh.core.errors import DshError
 from dsh.core.lossless import dumps, loads
+from dsh.core.secrets import mark
 from dsh.query.check import check
 from dsh.session.jsonl import event_lines, header_line
 from dsh.session.sync.copying import Copy
@@ -306,7 +307,10 @@ def test_the_source_goes_along(machines: list[Machine]) -> None:
 
 
 @pytest.mark.rule("PE-90", "PE-84", "PE-85")
-def test_thinned_and_redacted_copies_are_still_the_same_log(machines: list[Machine], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["", "github"])
+def test_thinned_and_redacted_copies_are_still_the_same_log(
+    machines: list[Machine], tmp_path: Path, kind: str
+) -> None:
     a, b, c = machines
     a.turn("s", "the secret word", chunks=6)
     a.turn("s", "two", chunks=6)
@@ -316,7 +320,7 @@ def test_thinned_and_redacted_copies_are_still_the_same_log(machines: list[Machi
         [(seq, data)] = machine.db.rows(
             "SELECT seq, data FROM event WHERE data LIKE '%secret%' AND type = 'user/message'"
         )
-        rewriting.redact_event(machine.db, "s", seq, data.replace("secret", "[redacted:word]"))
+        rewriting.redact_event(machine.db, "s", seq, data.replace("secret", mark(kind)))
     rewriting.thin_session(b.db, "s")
     assert copied(a.here(), b.here()) == copied(b.here(), a.here()) == copied(b.here(), c.here()) == []
     a.turn("s", "three", chunks=4)
@@ -324,8 +328,8 @@ def test_thinned_and_redacted_copies_are_still_the_same_log(machines: list[Machi
     b.turn("s", "four")
     assert kinds(copied(b.here(), a.here())) == [("grown", "s")]
     assert "secret" in dumps(a.log("s"))
-    assert "[redacted:word]" in dumps(b.log("s"))
-    assert "[redacted:word]" in dumps(c.log("s"))
+    assert mark(kind) in dumps(b.log("s"))
+    assert mark(kind) in dumps(c.log("s"))
     copied(b.here(), folder(tmp_path / "f", b))
     assert copied(folder(tmp_path / "f", a), a.here()) == []
     for machine in machines:
@@ -544,5 +548,7 @@ def test_digests() -> None:
     assert not same_digest(one, digest_of("s", 6, [(5, "turn/end", 18, '{"turn":1}')]))
     assert not same_digest(one, digest_of("s", 7, [row]))
     assert not same_digest(one, digest_of("t", 6, [row]))
-    assert same_digest(one, digest_of("s", 6, [(*row[:3], '{"turn":"[redacted:word]"}')]))
+    for kind in ("", "github"):
+        assert same_digest(one, digest_of("s", 6, [(*row[:3], f'{{"turn":"{mark(kind)}"}}')]))
+    assert not same_digest(one, digest_of("s", 6, [(*row[:3], '{"turn":"[redacted"}')]))
     assert loads(dumps(row_of({"seq": 1, "type": "x", "time": 1, "data": 1}))) == [1, "x", 1, "1", None, None]

@@ -9,11 +9,11 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from dsh.core.errors import DshError, SessionError
 from dsh.core.lossless import dumps, loads
+from dsh.core.secrets import MARK
 
 # The types of which a digest has the last event each: found by index, and whoever goes on with a log writes one anew.
 TELLING = ("turn/start", "user/message", "step/start", "assistant/message", "tool/result", "session/title", "turn/end")
 REDACTED = "redacted"
-MARK = "[redacted:"  # begins what stands for a text that was taken out
 
 _BRANCH = re.compile(r"(.+)~[0-9a-f]{8}", re.DOTALL)
 _LONGEST = 100  # characters of a family's name; file systems take 255 bytes
@@ -106,7 +106,7 @@ def digest_of(key: str, length: int, tail: Iterable[Sequence[Any]]) -> str:
     """
     rows = sorted(tail, key=lambda row: -row[0])
     skeleton = _hash(dumps([key, length, [[row[0], row[1], row[2]] for row in rows]]))
-    if any(MARK in row[3] for row in rows):
+    if any(MARK.search(row[3]) for row in rows):
         return f"{skeleton}-{REDACTED}"
     return f"{skeleton}-{_hash(dumps([_form(row[3]) for row in rows]))}"
 
@@ -139,7 +139,8 @@ def same_event(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two rows of two copies of a log are one event, redacted in one of them perhaps."""
     if tuple(one[:3]) != tuple(other[:3]):
         return False
-    if one[3] != other[3] and MARK not in one[3] and MARK not in other[3] and canonical(one[3]) != canonical(other[3]):
+    redacted = one[3] != other[3] and (MARK.search(one[3]) or MARK.search(other[3]))
+    if not redacted and one[3] != other[3] and canonical(one[3]) != canonical(other[3]):
         return False
     return all(one[at] == other[at] or canonical(one[at]) == canonical(other[at]) for at in (4, 5))
 
