@@ -397,11 +397,11 @@ CREATE VIEW activity(session_id, turn, turn_started_at, last_type, last_chunk, c
     (SELECT e.time FROM _event e WHERE e.session = s.id AND e.type = 'turn/start' AND e.type <> 'assistant/chunk'
      ORDER BY e.seq DESC LIMIT 1),
     (SELECT e.type FROM _event e WHERE e.session = s.id ORDER BY e.seq DESC LIMIT 1),
-    (SELECT iif(e.type = 'assistant/chunk', e.data ->> '$.chunk.type', NULL) FROM _event e WHERE e.session = s.id
+    (SELECT iif(e.type = 'assistant/chunk', e.data ->> '$.chunk.type', NULL) FROM _entry e WHERE e.session = s.id
      ORDER BY e.seq DESC LIMIT 1),
     (SELECT c.data ->> 'name' FROM _event c WHERE c.session = s.id AND c.type = 'tool/call'
        AND c.type <> 'assistant/chunk' ORDER BY c.seq DESC LIMIT 1),
-    (SELECT c.data ->> 'arguments' FROM _event c WHERE c.session = s.id AND c.type = 'tool/call'
+    (SELECT c.data ->> 'arguments' FROM _entry c WHERE c.session = s.id AND c.type = 'tool/call'
        AND c.type <> 'assistant/chunk' ORDER BY c.seq DESC LIMIT 1)
   FROM _session s WHERE s.open_turn IS NOT NULL;
 

@@ -108,6 +108,7 @@ class Screen:
         if self._stopped:
             self._stopped = False
             self._stop()
+            return b""  # what was pressed before was meant for somebody else, if it is still there at all
         if self._fd not in ready:
             return b""
         try:

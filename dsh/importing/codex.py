@@ -172,7 +172,7 @@ class _Rollout:
         if kind == "message" or (kind is None and "role" in item):
             return self._message(item, at)
         if kind == "reasoning":
-            said = [*_texts(item.get("summary")), *_texts(item.get("content"))]
+            said = _texts(item.get("content")) or _texts(item.get("summary"))
             return self._gather([reasoning(each) for each in said], at)
         if kind in ("function_call", "custom_tool_call", "tool_search_call"):
             given = item.get("arguments") if kind != "custom_tool_call" else item.get("input")
@@ -281,7 +281,8 @@ def _text(value: Any) -> str | None:
 
 def _texts(parts: Any) -> list[str]:
     """The texts of a list of summary or content parts."""
-    found = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    given = parts if isinstance(parts, list) else []
+    found = [part.get("text") if isinstance(part, dict) else part for part in given]
     return [each for each in found if isinstance(each, str) and each]
 
 

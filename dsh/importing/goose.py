@@ -48,6 +48,7 @@ from dsh.store.foreign import Foreign
 
 _DATABASE = "sessions.db"
 _TABLES = {"sessions": ("id",), "messages": ("session_id", "role", "content_json")}
+_ORDER = ("created_timestamp", "id")
 _UNTITLED = frozenset({"", "CLI Session", "New Chat", "New session", "ACP Session"})
 
 
@@ -112,10 +113,17 @@ def _from_database(path: str) -> Iterator[Transcript]:
                 cwd=known_text(folder) or None,
                 created_at=epoch_ms(created),
                 parent=known_text(parent) or None,
+                root=_root(db, session),
                 title=titles[0] if titles else None,
                 stamp=_stamp(db, session, updated),
                 touched=epoch_ms(updated),
             )
+
+
+def _root(db: Foreign, session: str) -> str | None:
+    """The id of the first message, which a copy of the session keeps."""
+    first = next(db.rows("messages", ("message_id",), where=("session_id", session), order=_ORDER), None)
+    return known_text(first[0]) or None if first else None
 
 
 def _stamp(db: Foreign, session: str, updated: Any) -> str:
@@ -127,9 +135,8 @@ def _stamp(db: Foreign, session: str, updated: Any) -> str:
 
 def _stored(db: Foreign, session: str) -> Iterator[Message | Skipped]:
     columns = ("id", "role", "content_json", "created_timestamp", "metadata_json")
-    order = ("created_timestamp", "id")
     for number, role, content, created, metadata in db.rows(
-        "messages", columns, where=("session_id", session), order=order
+        "messages", columns, where=("session_id", session), order=_ORDER
     ):
         try:
             contents = document(content)

@@ -1,8 +1,8 @@
 """opencode: the database `opencode.db`, and before it a file for each session, message and part below `storage`.
 
-All three hold the same records. A message has a role and parts; an answer's parts are what the model said, the calls
-with what came of them, and marks where a request began and ended. The newest form took over the sessions of the one
-before and left its files, so a session that is in the database is not read from files.
+All forms hold the same records. A message has a role and parts; an answer's parts are what the model said, the calls
+with what came of them, and marks where a request began and ended. Each new form took over the sessions of the one
+before and left its files, so a session is read from the newest form that has it.
 """
 
 from __future__ import annotations
@@ -103,10 +103,18 @@ def _from_database(path: str) -> Iterator[Transcript]:
                 cwd=known_text(directory) or None,
                 created_at=epoch_ms(created),
                 parent=known_text(parent) or None,
+                root=_root(db, session),
                 title=_title(title),
                 stamp=stamp,
                 touched=touched,
             )
+
+
+def _root(db: Foreign, session: str) -> str | None:
+    """The time of the first message, to the millisecond: all that a fork's copy of it keeps."""
+    order = ("time_created", "id")
+    first = next(db.rows("message", ("time_created",), where=("session_id", session), order=order), None)
+    return str(first[0]) if first and type(first[0]) is int else None
 
 
 def _latest(db: Foreign, session: str, updated: Any) -> tuple[str, int | None]:
@@ -201,12 +209,14 @@ def _from_files(path: str) -> Iterator[Transcript]:
         return
     times = info["time"] if isinstance(info.get("time"), dict) else {}
     directory = info.get("directory")
+    first, folder = _first(path)
     yield Transcript(
         id=session,
         items=_items(_written(path), times.get("updated")),
-        cwd=directory if isinstance(directory, str) else _first_folder(path),
+        cwd=directory if isinstance(directory, str) else folder,
         created_at=epoch_ms(times.get("created")),
         parent=known_text(info.get("parentID")) or None,
+        root=first,
         title=_title(info.get("title")),
     )
 
@@ -235,24 +245,35 @@ def _written(path: str) -> Iterator[Message]:
         yield (where, info, parts) if isinstance(info, dict) else Skipped(where, "is no record")
 
 
-def _first_folder(path: str) -> str | None:
-    """The folder that a session's first answer was made in, where the session does not tell."""
+def _first(path: str) -> tuple[str | None, str | None]:
+    """The time of a session's first message, and the folder of its first answer, which some sessions do not tell."""
     messages, _ = _folders(path)
-    for name in _names(messages)[:8]:
+    created: str | None = None
+    for name in _names(messages)[:4]:
         try:
             info = _file(os.path.join(messages, name))
         except ValueError:
             continue
-        where = info.get("path") if isinstance(info, dict) else None
+        if not isinstance(info, dict):
+            continue
+        at = _times(info).get("created")
+        created = created or (str(at) if type(at) is int else None)
+        where = info.get("path")
         if isinstance(where, dict) and isinstance(where.get("cwd"), str):
-            return str(where["cwd"])
-    return None
+            return created, str(where["cwd"])
+    return created, None
 
 
 def _taken_over(path: str, session: str) -> bool:
-    """Whether a database beside the files has the session too."""
+    """Whether a newer form of the store has the session too: an upgrade copies sessions and leaves the old files."""
     storage = os.path.dirname(os.path.dirname(os.path.dirname(path)))
-    for folder in (storage, os.path.dirname(storage)):
+    folders = [storage, os.path.dirname(storage)]
+    if os.path.basename(os.path.dirname(path)) == "info":
+        folders.append(os.path.dirname(os.path.dirname(os.path.dirname(storage))))
+        newer = os.path.join(folders[-1], "storage", "session")
+        if any(os.path.isfile(os.path.join(newer, project, f"{session}.json")) for project in _names(newer)):
+            return True
+    for folder in folders:
         for name in _names(folder):
             if name.startswith("opencode") and name.endswith(".db"):
                 found = database_source(os.path.join(folder, name))

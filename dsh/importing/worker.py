@@ -11,8 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from dsh.core.errors import DshError
-from dsh.importing.convert import Job, Message, converted
+from dsh.importing.convert import FAILED, Job, Message, converted
 from dsh.importing.model import Source
 
 
@@ -23,8 +22,8 @@ class Worker:
         jobs_out, self._jobs = os.pipe()
         self._messages, messages_in = os.pipe()
         _widen(messages_in)
-        self._pid = os.fork()
-        if self._pid == 0:
+        self.pid = os.fork()
+        if self.pid == 0:
             code = 1
             try:
                 os.close(self._jobs)
@@ -37,7 +36,8 @@ class Worker:
         os.close(messages_in)
 
     def converted(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Message]]:
-        """The number of each job with the messages that it gives, job by job."""
+        """The number of each job with the messages that it gives, job by job. A job that the process dies of has
+        failed; those behind it are done here."""
         with open(self._jobs, "wb") as out:
             self._jobs = -1
             marshal.dump([(job.tool, tuple(job.source), job.known, job.continued, job.gone) for job in jobs], out)
@@ -47,8 +47,9 @@ class Worker:
                     try:
                         message = marshal.load(messages)
                     except (EOFError, ValueError, TypeError):
-                        path = jobs[number].source.path
-                        raise DshError(f"the process that reads {path} has died", code="IMPORT_UNREADABLE") from None
+                        yield number, (FAILED, "the process that read it has died")
+                        yield from ((number + 1 + later, each) for later, each in inline(jobs[number + 1 :]))
+                        return
                     if message is None:
                         break
                     yield number, message
@@ -60,8 +61,8 @@ class Worker:
         os.close(self._messages)
         if self._jobs >= 0:
             os.close(self._jobs)
-        os.kill(self._pid, signal.SIGTERM)  # it is our child and not waited for, so nobody else has its number
-        os.waitpid(self._pid, 0)
+        os.kill(self.pid, signal.SIGTERM)  # it is our child and not waited for, so nobody else has its number
+        os.waitpid(self.pid, 0)
 
 
 def _widen(pipe: int) -> None:

@@ -246,6 +246,7 @@ def test_options_hold_for_all_searches(begin: Begin, history: History) -> None:
     terminal.keys("Tab")
     terminal.wait_for("1  as narrowed")
     terminal.keys("C-c")
+    terminal.wait_for(lambda s: s[1].strip() == "$")
     terminal.next_line()
     terminal.run("dsh search -i --regex '^(pee|wat)'")
     terminal.wait_for("2  everywhere")
@@ -291,7 +292,8 @@ def test_printing_the_command(begin: Begin, history: History) -> None:
 @pytest.mark.slow
 def test_the_named_database_is_named_again(begin: Begin, history: History, tmp_path: Path) -> None:
     stocked(history)
-    terminal = begin(f"cp {history.path} other.db; DSH_DB={tmp_path}/none.db dsh --db other.db search -i --print peel")
+    history.db.backup(tmp_path / "other.db")
+    terminal = begin("dsh --db other.db search -i --print peel", DSH_DB=str(tmp_path / "none.db"))
     terminal.wait_for("1  everywhere")
     terminal.keys("Enter")
     terminal.wait_for(lambda s: 'dsh --db other.db run -r pear ""' in s)

@@ -127,7 +127,8 @@ HARMLESS = [
     "-----BEGIN CERTIFICATE-----\n" + chance(64) + "\n-----END CERTIFICATE-----",
     "-----BEGIN PUBLIC KEY-----\n" + chance(64) + "\n-----END PUBLIC KEY-----",
     "the bearer of this letter; Authorization: Bearer $TOKEN; Bearer <token>; Bearer YOUR_ACCESS_TOKEN_HERE",
-    "postgres://user:password@localhost/db mysql://root:$PASS@db mongodb://{user}:{password}@host http://u:***@h",
+    "postgres://user:password@localhost/db mysql://root:$PASS@db mongodb://{user}:{password}@host http://u:***@h "
+    "http://u:[redacted]@h http://u:[redacted:url-password]@h",
     "git@github.com:someone/something.git ssh://git@github.com:22/x http://localhost:8080/a@b https://example.org:443?x@y",
     "https://example.org/?page=2&sort=time&key=value",
     "def f(password=password, token=None): return password == token",

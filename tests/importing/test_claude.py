@@ -241,6 +241,32 @@ def test_a_compaction_takes_the_place_of_what_was_before(tmp_path: Path) -> None
     assert rows(db, "SELECT 1 FROM search_document WHERE text = 'first'") == [(1,)]  # it is still found
 
 
+def test_a_compaction_keeps_what_it_says_it_keeps(tmp_path: Path) -> None:
+    lines = Lines()
+    lines.user("one")
+    lines.answer("m1", said("first"), stop="end_turn")
+    head = lines.user("two")
+    lines.answer("m2", said("second"), stop="end_turn")
+    lines.add("system", subtype="compact_boundary", compactMetadata={"preservedSegment": {"headUuid": head}})
+    lines.user("what was", isCompactSummary=True)
+    lines.user("three")
+    path, db = write(tmp_path / "s.jsonl", *lines.made), tmp_path / "dsh.db"
+    taken("claude", path, db)
+    assert seen(db, "claude-s") == ["user what was", "user two", "assistant second", "user three"]
+
+
+def test_what_the_program_says_beside_a_prompt_is_context(tmp_path: Path) -> None:
+    lines = Lines()
+    lines.user([said("<ide_opened_file>a.py</ide_opened_file>"), said("fix it"), said("<system-reminder>x")])
+    lines.user("<task-notification>done</task-notification>")
+    items = [(texts(item), item.human) for item in lines.items(tmp_path) if isinstance(item, User)]
+    assert items == [
+        (["<ide_opened_file>a.py</ide_opened_file>", "<system-reminder>x"], False),
+        (["fix it"], True),
+        (["<task-notification>done</task-notification>"], False),
+    ]
+
+
 def test_who_goes_back_leaves_a_branch_behind(tmp_path: Path) -> None:
     lines = Lines()
     lines.user("one")

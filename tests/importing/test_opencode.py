@@ -134,6 +134,29 @@ def test_a_session_that_the_database_took_over_is_not_read_from_its_files(tmp_pa
     assert found[taken][0].title == "Of the database"
 
 
+def test_a_fork_of_opencode_is_a_fork(tmp_path: Path) -> None:
+    """It names no origin, and has new ids; the time of its first message tells."""
+    db = tmp_path / "dsh.db"
+    imported("opencode", store("opencode", tmp_path / "data"), db)
+    copy, original = "opencode-ses_dcdea8c7affeucHo1bQx7F39I8", "opencode-ses_dcdea9bfaffeY8JbIXNyoi0ydg"
+    assert rows(db, "SELECT id, parent_session FROM fork") == [(copy, original)]
+    prompts = [said for role, said in told(db, copy) if role == "user" and said.startswith('"')]
+    assert prompts == ['"TASK with a subagent"', '"fork of it: hello"']
+
+
+def test_files_that_an_upgrade_copied_are_read_once(tmp_path: Path) -> None:
+    place = tree(tmp_path / "data", "opencode/files-0.5.json")
+    (old,) = place.glob("project/*/storage/session")
+    for file in old.rglob("*.json"):
+        kind, *rest = file.relative_to(old).parts
+        below = {"info": ["session", "p", *rest], "message": ["message", *rest], "part": ["part", *rest[1:]]}[kind]
+        new = place.joinpath("storage", *below)
+        new.parent.mkdir(parents=True, exist_ok=True)
+        new.write_bytes(file.read_bytes())
+    report = imported("opencode", place, tmp_path / "dsh.db")
+    assert (report.sources, report.new, report.unchanged, report.failed) == (6, 3, 0, [])
+
+
 def test_nothing_of_a_store_is_changed_and_a_second_import_adds_nothing(tmp_path: Path) -> None:
     place = store("opencode", tmp_path / "data")
     before = state(place)
