@@ -101,8 +101,8 @@ def command(ctx: click.Context, /, query: Sequence[str], **given: Any) -> int:
     camelCase or snake_case, beginnings of hexadecimal ids, any piece of Chinese, Japanese, Korean or Thai are found.
 
     In a pipe a hit is one line: SESSION:SEQ, time, type, title, folder, snippet, separated by tabs; events of context
-    have SESSION-SEQ. dsh show SESSION:SEQ prints the event. --ids and -l print all there are unless -n is given. The
-    exit code is 0 if something is found, 1 if nothing, 2 after any failure, as grep's.
+    have SESSION-SEQ. dsh show SESSION:SEQ prints the event. --ids and -l print all there are, newest first, unless -n
+    is given. The exit code is 0 if something is found, 1 if nothing, 2 after any failure, as grep's.
 
     With -i Enter goes on with the session that is chosen; in $(...) it prints its id. Ctrl-R resumes, Ctrl-T goes on
     in a fork, Ctrl-O shows it in the pager, Ctrl-Y prints its id. Tab changes between all sessions, those of this
@@ -185,9 +185,9 @@ def _search(ctx: click.Context, text: str, given: dict[str, Any]) -> int:
                 text,
                 filters,
                 limit=limit,
-                snippet_chars=config["search.snippet_chars"],
+                snippet_chars=0 if form in ("ids", "sessions") else config["search.snippet_chars"],
                 all_hits=(given["all_hits"] or filters.session is not None) and form != "sessions",
-                sort=given["sort"] or "relevance",
+                sort=given["sort"] or ("time" if everything else "relevance"),
                 exhaustive=given["exhaustive"] or everything,
                 literal=given["literal"],
                 regex=given["regex"],

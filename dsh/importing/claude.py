@@ -448,49 +448,12 @@ def _usage(given: Any) -> TokenUsage | None:
 
 
 # Commands that the program itself answers; any other is a prompt that the user wrote to a file.
-_LOCAL = frozenset(
-    {
-        "add-dir",
-        "agents",
-        "bug",
-        "clear",
-        "compact",
-        "config",
-        "context",
-        "cost",
-        "doctor",
-        "effort",
-        "exit",
-        "export",
-        "fast",
-        "feedback",
-        "help",
-        "hooks",
-        "ide",
-        "login",
-        "logout",
-        "mcp",
-        "memory",
-        "model",
-        "output-style",
-        "permissions",
-        "plugin",
-        "quit",
-        "release-notes",
-        "rename",
-        "resume",
-        "rewind",
-        "status",
-        "statusline",
-        "tasks",
-        "terminal-setup",
-        "theme",
-        "todos",
-        "upgrade",
-        "usage",
-        "vim",
-    }
-)
+_LOCAL = frozenset({
+    "add-dir", "agents", "bug", "clear", "compact", "config", "context", "cost", "doctor", "effort", "exit",
+    "export", "fast", "feedback", "help", "hooks", "ide", "login", "logout", "mcp", "memory", "model",
+    "output-style", "permissions", "plugin", "quit", "release-notes", "rename", "resume", "rewind", "status",
+    "statusline", "tasks", "terminal-setup", "theme", "todos", "upgrade", "usage", "vim",
+})  # fmt: skip
 
 
 def _command(said: str) -> tuple[str, bool]:

@@ -162,6 +162,7 @@ class _Rollout:
         transcript.id = _text(payload.get("id")) or transcript.id
         transcript.cwd = _text(payload.get("cwd"))
         transcript.created_at = epoch_ms(payload.get("timestamp")) or at
+        transcript.root = _text(payload.get("forked_from_id"))
         self._provider = _text(payload.get("model_provider")) or self._provider
         transcript.parent = _text(payload.get("parent_thread_id")) or _spawned(payload.get("source"))
 

@@ -171,7 +171,8 @@ class Transcript:
     holds many transcripts, changes whenever this one does, so that its items are not asked for when nothing changed.
     `title` may be set while the items are read; it is looked at when they are exhausted, the others when the first of
     them have been. `parent` is the tool's id of the session that delegated this one. `root` is the tool's id of the
-    first message: of two transcripts with one root the second began as a copy of the first, and becomes a fork.
+    first message: of two transcripts with one root the second began as a copy of the first, and becomes a fork. Where
+    messages have no ids it may be the id of the transcript that this one is a copy of.
     `touched` is when it was last written, in epoch ms, where its source holds others that may be at work.
     """
 

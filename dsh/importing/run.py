@@ -29,8 +29,8 @@ _OPEN = "~"  # before the stamp of a source whose end may become final by its re
 
 @dataclass(slots=True)
 class Report:
-    """What became of one tool's history. `failed` and `refused` are (path, reason); `named` (path, where, reason), the
-    first of the records that were skipped."""
+    """What became of one tool's history. `failed` is (path, reason); `named` (path, where, reason), the first of the
+    records that were skipped; `moved` a session that could not grow, and the one that took the rest."""
 
     tool: str
     places: list[str]
@@ -43,9 +43,7 @@ class Report:
     skipped: int = 0
     named: list[tuple[str, str, str]] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
-    moved: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # a session that could not grow, and the one that took the rest
+    moved: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -136,7 +134,8 @@ def _jobs(db: Database | None, found: _Found) -> Iterator[Job]:
         stamp, state = ledger.get(source.path, ("", "{}"))
         rests = source.modified < now - SETTLED_S
         known = _entries(state)
-        found.roots.update({entry["root"]: entry["id"] for entry in known.values() if "root" in entry})
+        for name, entry in known.items():
+            found.roots.update({name: entry["id"], **({entry["root"]: entry["id"]} if "root" in entry else {})})
         same = stamp in (source.stamp, _OPEN + source.stamp) and not (stamp.startswith(_OPEN) and rests)
         if same and not found.named:
             report.unchanged += len(known)
@@ -233,8 +232,8 @@ class _Handling:
         if target is not None:
             self._count(target)
             session = target.id
-        if "root" in entry:
-            self._roots.setdefault(entry["root"], session)
+        for root in (id, *([entry["root"]] if "root" in entry else [])):
+            self._roots.setdefault(root, session)
         self._entries[id] = {"id": session, **entry}
 
     def _count(self, target: Target) -> None:

@@ -143,5 +143,7 @@ def messages_in(rows: list[Row]) -> int:
 def refused(error: SessionError) -> str:
     """Why a session could not be stored, in a few words."""
     if error.code == "SESSION_LEASED":
-        return "the session is at work here; it is taken up when that has ended"
+        return "the session is at work here; the next import takes it up"
+    if error.code in ("SESSION_ALREADY_EXISTS", "SEQ_MISMATCH"):
+        return "another import is at it; the next one takes up what is left"
     return f"the session was refused ({error.code})"

@@ -133,7 +133,7 @@ def search(
 ) -> Result:
     """The best hit of each of the `limit` best sessions, or with `all_hits` the best hits whatever their session.
 
-    Where no event has all the words, sessions are found that have them in several events, unless `strict`. `exhaustive`
+    With `snippet_chars` 0 hits are only places: without title, folder and snippet. Where no event has all the words, sessions are found that have them in several events, unless `strict`. `exhaustive`
     ranks all hits, `literal` knows no operators, `regex` takes the text for a regular expression (UsageError if it is
     none), whose hits come newest first. `cursor` goes on where the page that gave it ended;
     UsageError if that was another search. `counted` fills in `more` of the hits. `progress` is told when
@@ -242,6 +242,8 @@ def _page(db: Database, cursor: str | None, asked: object) -> _Page:
 
 
 def _shown(db: Database, found: list[Found], wanted: Query, limit: int) -> list[Hit]:
+    if limit == 0:
+        return [Hit(each.session_id, each.seq, each.type, each.time, None, None, "", ()) for each in found]
     from dsh.core.secrets import mask
     from dsh.store.functions import document_text
 

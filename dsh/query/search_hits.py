@@ -54,6 +54,7 @@ class Hits:
         self._found: list[Found] = []
         self._sessions: dict[str, None] = {}
         self._allowed: set[str] | None = None
+        self._limit = 0
         self._weights: str | None = None  # of phrases, as JSON; empty where FTS5 itself is to weigh them
         clauses = filters.tags()
         if filters.session is not None:
@@ -77,6 +78,7 @@ class Hits:
 
     def best(self, limit: int, all_hits: bool) -> list[Found]:
         """The hits to show, best first."""
+        self._limit = limit
         for group in self._groups():
             match = f"{tagged(group)} AND ({self._match})" if group else self._match
             if self._collect(match, limit, all_hits):
@@ -201,17 +203,25 @@ class Hits:
             few = len(phrases) <= _WEIGHED
             self._weights = dumps(_weights(self._db, phrases, self._high)) if few else ""
         span = {"match": match, "low": low, "high": self._high}
-        if self._weights:
+        if self._weights and not self._too_many(match):
             rows = query.rows(self._db, "search_relevant", weights=self._weights, **span)
         else:
-            rows = [(id_, -rank) for id_, rank in query.rows(self._db, "search_ranked", limit=self._newest, **span)]
+            most = max(self._limit, searching.NEWEST)
+            rows = [(id_, -rank) for id_, rank in query.rows(self._db, "search_ranked", limit=most, **span)]
         own: set[int] = set()
         types = self._filters.types
         if not self._filters.tools and (not types or OWN_TYPES.intersection(types)):
-            own.update(self._ids(f'({match}) AND tags : "{OWN}"', self._high, len(rows), low))
+            own.update(self._ids(f'({match}) AND tags : "{OWN}"', self._high, self._newest, low))
         scores = [(id_, score * (_OWN if id_ in own else 1.0)) for id_, score in rows]
         scores.sort(key=lambda pair: (-pair[1], -pair[0]))
         return scores
+
+    def _too_many(self, match: str) -> bool:
+        """Whether all of very many hits are to be ranked, which FTS5 does faster itself."""
+        newest = searching.NEWEST
+        return self._newest > newest and bool(
+            query.row(self._db, "search_bound", match=match, high=self._high, newest=newest)
+        )
 
     def _ids(self, match: str, high: int, limit: int, low: int = 0) -> list[int]:
         rows = query.rows(self._db, "search_newest", match=match, low=low, high=high, limit=limit)

@@ -11,6 +11,6 @@ SELECT date(u.started_at / 1000, 'unixepoch', 'localtime'), u.session_id, s.cwd,
   total(u.cache_write_tokens) FILTER (WHERE typeof(u.cache_write_tokens) = 'integer' AND u.cache_write_tokens > 0),
   total(u.reasoning_tokens) FILTER (WHERE typeof(u.reasoning_tokens) = 'integer' AND u.reasoning_tokens > 0)
 FROM usage u JOIN session s ON s.id = u.session_id
-WHERE NOT u.inherited AND (:session IS NULL OR u.session_id = :session)
+WHERE NOT u.inherited AND u.session_id BETWEEN coalesce(:session, '') AND coalesce(:session, x'')  -- no text is behind a blob
   AND (:since IS NULL OR u.started_at >= :since) AND (:until IS NULL OR u.started_at <= :until)
 GROUP BY 1, 2, 4, 5 ORDER BY 1, 2

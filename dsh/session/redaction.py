@@ -133,8 +133,7 @@ def redact(db: Database, found: Iterable[Part], masker: Masker, since: int | Non
                 changed = list(changes(db, part, masker, since))
                 if changed:
                     _free(db, part.session)
-                for change in changed:
-                    rewriting.redact_event(db, change.session, change.seq, change.data)
+                    rewriting.redact_events(db, part.session, [(each.seq, each.data) for each in changed])
         except SessionError as error:
             masker.counts = before
             yield Done(part.session, 0, error.message)

@@ -5,6 +5,7 @@ to go, and all of it is checked by the triggers that do it (dsh/rules.sql). A se
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from dsh.core.lossless import dumps, loads
@@ -152,10 +153,16 @@ def redact_event(db: Database, session: str, seq: int, data: str) -> None:
     EVENT_NOT_FOUND, EVENT_NOT_JSON; REWRITE_INVALID where more than texts differ; SESSION_LEASED. What was there is
     gone from log and index, and from the file itself after `purge`.
     """
+    redact_events(db, session, [(seq, data)])
+
+
+def redact_events(db: Database, session: str, changes: Iterable[tuple[int, str]]) -> None:
+    """The same for many events of one session, seq and data of each, in one transaction."""
     with db.transaction():
         fit_index(db)
         unpack_session(db, session)  # a block holds the texts of many events
-        db.rows("INSERT INTO redaction(session_id, seq, data) VALUES (?, ?, ?)", (session, seq, data))
+        for seq, data in changes:
+            db.rows("INSERT INTO redaction(session_id, seq, data) VALUES (?, ?, ?)", (session, seq, data))
         _drop_blocks(db, session)
 
 

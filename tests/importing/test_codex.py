@@ -9,7 +9,7 @@ import zstandard
 
 from dsh.importing import codex
 from dsh.importing.model import Assistant, End, Home, Result, Summary, User
-from tests.importing.kit import copied, ends, seen, taken, write
+from tests.importing.kit import copied, ends, rest, seen, taken, write
 from tests.importing.stores import SAMPLES, read, rows, texts
 
 ID = "01a23225-fb20-75c0-9d95-409519dad3ff"
@@ -162,6 +162,17 @@ def test_sub_agents_have_a_parent(tmp_path: Path) -> None:
     taken("codex", path, tmp_path / "dsh.db")
     sql = "SELECT parent_session, delegation_depth, cwd FROM session"
     assert rows(tmp_path / "dsh.db", sql) == [("codex-s0", 1, None)]
+
+
+def test_a_forked_rollout_shares(tmp_path: Path) -> None:
+    place, db = tmp_path / "p", tmp_path / "dsh.db"
+    common = [message("user", "one"), message("assistant", "first"), event("task_complete")]
+    rest(write(place / "rollout-a.jsonl", META, TURN, *common), 1_700_000_000)
+    fork = line("session_meta", {"id": "s2", "cwd": "/w", "forked_from_id": "s1"})
+    rest(write(place / "rollout-b.jsonl", fork, META, TURN, *common, message("user", "on")), 1_700_000_100)
+    taken("codex", place, db)
+    assert rows(db, "SELECT id, parent_session FROM fork") == [("codex-s2", "codex-s1")]
+    assert seen(db, "codex-s2") == ["user one", "assistant first", "user on"]
 
 
 def test_a_compaction_and_its_summary(tmp_path: Path) -> None:

@@ -308,6 +308,24 @@ def test_an_import_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert logs(db) == logs(tmp_path / "whole.db")
 
 
+@pytest.mark.slow
+def test_two_imports_at_once_leave_what_one_leaves(tmp_path: Path) -> None:
+    place, db = tmp_path / "tree", tmp_path / "dsh.db"
+    script = ROOT / "scripts" / "lib" / "bench_import.py"
+    subprocess.run([sys.executable, str(script), "make", str(place), "20", "120"], check=True, capture_output=True)
+    rest(place)
+    taken("claude", place, tmp_path / "whole.db")
+    program = [sys.executable, "-m", "dsh", "import", "claude", str(place), "--db", str(db)]
+    both = [subprocess.Popen(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=-1, stdout=-1) for _ in "ab"]
+    for process in both:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode in (0, 1)
+        assert all(b"another import is at it" in line for line in said.splitlines())
+    report = taken("claude", place, db)
+    assert (report.moved, report.failed) == ([], [])
+    assert logs(db) == logs(tmp_path / "whole.db")
+
+
 # --------------------------------------------------------------------------------------------------- whatever is there
 
 _values = st.recursive(

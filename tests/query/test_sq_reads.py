@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -250,22 +251,24 @@ async def test_a_surface_is_of_one_moment(w: World, live: bool) -> None:
         w = w.reopen()  # it sees the session as another process would
     async with service(w) as q:
 
-        async def change() -> None:
-            for number in range(30):
+        async def change() -> None:  # as long as it is read
+            for number in count():
                 nodes = was[session.length - 1]
-                if number % 3:
+                if number % 8:
                     session.append("user/message", prompt("x"), surface="append")
                 else:
                     session.append(
                         "user/message", prompt("y"), surface=replace(nodes[2], nodes[9]), sources=nodes[2:10]
                     )
                 was[session.length - 1] = surface(session.db, "s")
-                await trio.lowlevel.checkpoint()
+                await trio.sleep(0.001)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(change)
             seen = [await q.read_surface("s") for _ in range(6)]
-    assert len({found.captured_through_seq for found in seen}) > 1
+            while len({found.captured_through_seq for found in seen}) < 3:
+                seen.append(await q.read_surface("s"))
+            nursery.cancel_scope.cancel()
     for found in seen:
         assert found.captured_through_seq is not None
         assert [event["seq"] for event in found.events] == was[found.captured_through_seq]
