@@ -26,7 +26,8 @@ CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                      
   SELECT RAISE(ABORT, 'HEADER_INVALID') WHERE typeof(new.id) <> 'text' OR new.id = ''
     OR (new.created_at IS NOT NULL
         AND (typeof(new.created_at) <> 'integer' OR new.created_at NOT BETWEEN 0 AND 9007199254740991))
-    OR (new.cwd IS NOT NULL AND NOT (typeof(new.cwd) = 'text' AND (new.cwd GLOB '/*' OR new.cwd GLOB '[A-Za-z]:*')));
+    OR (new.cwd IS NOT NULL AND NOT (typeof(new.cwd) = 'text' AND (new.cwd GLOB '/*' OR new.cwd GLOB '[A-Za-z]:*')))
+    OR (new.source IS NOT NULL AND (typeof(new.source) <> 'text' OR new.source = ''));
   SELECT RAISE(ABORT, 'SESSION_ALREADY_EXISTS') WHERE EXISTS (SELECT 1 FROM _session WHERE name = new.id);
   SELECT RAISE(ABORT, 'SESSION_NOT_FOUND') WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.parent_session);
   SELECT RAISE(ABORT, 'INVALID_BOUNDARY') WHERE typeof(new.boundary) <> 'integer'
@@ -34,10 +35,10 @@ CREATE TRIGGER fork_insert INSTEAD OF INSERT ON fork BEGIN                      
   SELECT RAISE(ABORT, 'OPEN_TURN') WHERE NOT EXISTS
     (SELECT 1 FROM event WHERE session_id = new.parent_session AND seq = new.boundary AND type = 'turn/end');
   INSERT INTO _session(name, created_at, cwd, parent, seed_length, delegation_depth, incarnation, start, turns,
-      generation, updated_at)
+      generation, updated_at, source)
     SELECT new.id, coalesce(new.created_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
       coalesce(new.cwd, p.cwd), p.name, new.boundary + 1, 0, lower(hex(randomblob(16))), new.boundary + 1,
-      b.data ->> 'turn', 0, b.time
+      b.data ->> 'turn', 0, b.time, new.source
     FROM _session p JOIN event b ON b.session_id = p.name AND b.seq = new.boundary WHERE p.name = new.parent_session;
   -- Owners are taken over as far as they reach below the boundary. An owner's own events begin where the ancestor
   -- before it ends, so the first lineage row whose hi passes the boundary is the boundary's writer, cut there.
@@ -149,7 +150,8 @@ CREATE TRIGGER event_delete INSTEAD OF DELETE ON event BEGIN SELECT RAISE(ABORT,
 -- asking each of nine for its WHEN made an append a tenth slower. SQLite runs the triggers of a moment from the last
 -- created to the first, so what every event must obey stands last and is asked first.
 
-CREATE TRIGGER _event_kinds BEFORE INSERT ON _event WHEN new.type <> 'assistant/chunk' BEGIN
+CREATE TRIGGER _event_kinds BEFORE INSERT ON _event WHEN new.op IS NOT NULL OR new.source IS NOT NULL
+    OR new.type IN ('turn/end', 'request/header', 'request/header-delta', 'mode/set', 'tool/result', 'assistant/message') BEGIN
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op <> '"append"' AND (                                       -- SE-12
     json_valid(new.op) IS NOT 1 OR json_type(new.op) <> 'object'
     OR (SELECT count(*) FROM json_each(new.op)) <> 3 OR new.op ->> 'op' IS NOT 'replace'

@@ -206,8 +206,8 @@ CREATE VIEW session(id, version, created_at, cwd, parent_session, seed_length, d
     s.source, s.changes
   FROM _session s JOIN _length l ON l.session = s.id;
 
-CREATE VIEW fork(id, parent_session, boundary, created_at, cwd) AS  -- sessions that share their parent's first events
-  SELECT name, parent, seed_length - 1, created_at, cwd FROM _session s
+CREATE VIEW fork(id, parent_session, boundary, created_at, cwd, source) AS  -- sessions that share their parent's first events
+  SELECT name, parent, seed_length - 1, created_at, cwd, source FROM _session s
   WHERE EXISTS (SELECT 1 FROM _lineage l WHERE l.session = s.id AND l.owner <> s.id);
 
 -- `part` rises with seq: an ancestor's events are one part of a fork's log, its own the last. Rows asked for ORDER BY

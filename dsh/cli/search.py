@@ -13,7 +13,7 @@ import click
 from dsh.cli import output
 from dsh.cli.common import db_flag, folder, load_config, point_in_time, reading
 from dsh.cli.group import db_option
-from dsh.core.errors import DshError, UsageError, exit_code
+from dsh.core.errors import UsageError
 from dsh.query.naming import find_session
 from dsh.query.search import ROLES, Filters, Result, event_types, refresh, search, unindexed
 from dsh.query.search_filters import both
@@ -102,19 +102,14 @@ def command(ctx: click.Context, /, query: Sequence[str], **given: Any) -> int:
 
     In a pipe a hit is one line: SESSION:SEQ, time, type, title, folder, snippet, separated by tabs; events of context
     have SESSION-SEQ. dsh show SESSION:SEQ prints the event. --ids and -l print all there are, newest first, unless -n
-    is given. The exit code is 0 if something is found, 1 if nothing, 2 after any failure, as grep's.
+    is given. The exit code is 0 if something is found, 1 if nothing, and larger after a failure, as grep's.
 
     With -i Enter goes on with the session that is chosen; in $(...) it prints its id. Ctrl-R resumes, Ctrl-T goes on
     in a fork, Ctrl-O shows it in the pager, Ctrl-Y prints its id. Tab changes between all sessions, those of this
     folder, and the one that is chosen; Shift-Up and Shift-Down move the preview. dsh shell-init binds it to a key.
     """
     _check(ctx, query, given)
-    try:
-        return _search(ctx, " ".join(query), given)
-    except DshError as error:
-        if exit_code(error.code) in (1, 2):
-            raise
-        raise UsageError(error.message, hint=error.hint) from error
+    return _search(ctx, " ".join(query), given)
 
 
 def _check(ctx: click.Context, query: Sequence[str], given: dict[str, Any]) -> None:

@@ -127,13 +127,13 @@ class _Line(msgspec.Struct, gc=False):
     parentUuid: str | None = None  # noqa: N815 - the format's own names
     sessionId: str | None = None  # noqa: N815
     agentId: str | None = None  # noqa: N815
-    timestamp: str | None = None
+    timestamp: Any = None
     cwd: str | None = None
     subtype: str | None = None
-    isSidechain: bool | None = None  # noqa: N815
-    isMeta: bool | None = None  # noqa: N815
-    isCompactSummary: bool | None = None  # noqa: N815
-    isApiErrorMessage: bool | None = None  # noqa: N815
+    isSidechain: Any = None  # noqa: N815
+    isMeta: Any = None  # noqa: N815
+    isCompactSummary: Any = None  # noqa: N815
+    isApiErrorMessage: Any = None  # noqa: N815
     summary: str | None = None
     leafUuid: str | None = None  # noqa: N815
     customTitle: str | None = None  # noqa: N815
@@ -223,7 +223,7 @@ class _File:
             if self.transcript.parent is None and line.sessionId:
                 self.transcript.parent = line.sessionId
             return False
-        if not line.isSidechain:
+        if line.isSidechain is not True:
             return self.chain is not None
         root = self._chains.get(line.parentUuid or "") or line.uuid or ""
         if line.uuid:
@@ -265,7 +265,7 @@ class _File:
 
     def _answered(self, line: _Line, message: _Message) -> Iterable[Item]:
         at = self._at(line)
-        if message.model == _SYNTHETIC or line.isApiErrorMessage:
+        if message.model == _SYNTHETIC or line.isApiErrorMessage is True:
             said = "\n".join(b["text"] for b in _blocks(message.content) if b["type"] == "text")
             ended = [] if said == "No response requested." else [End("error", at, said)]
             return [*self._flushed(), *ended]
@@ -305,7 +305,7 @@ class _File:
         if isinstance(content, list) and any(isinstance(b, _Block) and b.type == "tool_result" for b in content):
             return self._answers_of_tools(at, content)
         blocks = _blocks(content)
-        if line.isCompactSummary:
+        if line.isCompactSummary is True:
             kept, self._kept = self._kept, None
             said = "\n".join(b["text"] for b in blocks if b["type"] == "text")
             return [*self._flushed(), Summary(said, at, kept)]
@@ -315,7 +315,7 @@ class _File:
         first = blocks[0].get("text", "")
         if any(block.get("text", "").startswith(_INTERRUPTED) for block in blocks):
             return [*before, End("aborted", at)]
-        if line.isMeta:
+        if line.isMeta is True:
             return [*before, User(blocks, at, human=False)]
         if _COMMAND in first[:200]:
             typed, human = _command(first)

@@ -104,7 +104,9 @@ class Target:
             self.id = self._free_id()
         if self._shared >= 0:
             about = self._about
-            writes.insert_fork(self.db, self.id, base, self._shared, about["created_at"], about["cwd"])
+            writes.insert_fork(
+                self.db, self.id, base, self._shared, about["created_at"], about["cwd"], source=self.tool
+            )
             self._made = self.new = True
         self._base, self._known, self._behind = None, None, []
 

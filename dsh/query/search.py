@@ -133,11 +133,11 @@ def search(
 ) -> Result:
     """The best hit of each of the `limit` best sessions, or with `all_hits` the best hits whatever their session.
 
-    With `snippet_chars` 0 hits are only places: without title, folder and snippet. Where no event has all the words, sessions are found that have them in several events, unless `strict`. `exhaustive`
-    ranks all hits, `literal` knows no operators, `regex` takes the text for a regular expression (UsageError if it is
-    none), whose hits come newest first. `cursor` goes on where the page that gave it ended;
-    UsageError if that was another search. `counted` fills in `more` of the hits. `progress` is told when
-    something takes long.
+    With `snippet_chars` 0 hits are only places: without title, folder and snippet. Where no event has all the words,
+    sessions are found that have them in several events, unless `strict`. `exhaustive` ranks all hits, `literal` knows
+    no operators, `regex` takes the text for a regular expression (UsageError if it is none), whose hits come newest
+    first. `cursor` goes on where the page that gave it ended; UsageError if that was another search. `counted` fills in
+    `more` of the hits. `progress` is told when something takes long.
     """
     from dsh.query.search_hits import Hits
 

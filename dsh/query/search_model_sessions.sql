@@ -1,4 +1,5 @@
 -- Sessions that used a model whose name has this in it, in any case.
 -- part: text
 -- → id
-SELECT DISTINCT session_id FROM request_header WHERE instr(lower(model), lower(:part)) > 0
+SELECT s.id FROM session s
+WHERE EXISTS (SELECT 1 FROM request_header h WHERE h.session_id = s.id AND instr(lower(h.model), lower(:part)) > 0)

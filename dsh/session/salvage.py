@@ -117,7 +117,8 @@ def _written(old: Salvage, db: Database, found: Found, done: dict[int, Carried],
     if row is None or row[0] is None:
         return 0
     start: int = row[0] + 1
-    writes.insert_fork(db, found.name, parent.id, start - 1, found.header.get("createdAt", 0), found.header.get("cwd"))
+    created, cwd = found.header.get("createdAt", 0), found.header.get("cwd")
+    writes.insert_fork(db, found.name, parent.id, start - 1, created, cwd, source=found.source)
     return _append(old, db, found, start, below) if start == found.start else start
 
 

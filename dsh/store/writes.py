@@ -45,11 +45,20 @@ def insert_session(
     db.rows(_INSERT_SESSION, {**fields, "source": source, "incarnation": incarnation})
 
 
-def insert_fork(db: Database, child: str, parent: str, boundary: int, created_at: int, cwd: str | None) -> None:
-    """A session that shares the parent's events up to `boundary`, inclusive (SE-55)."""
+def insert_fork(
+    db: Database,
+    child: str,
+    parent: str,
+    boundary: int,
+    created_at: int,
+    cwd: str | None,
+    *,
+    source: str | None = None,
+) -> None:
+    """A session that shares the parent's events up to `boundary`, inclusive (SE-55). `source` is as in insert_session."""
     db.rows(
-        "INSERT INTO fork(id, parent_session, boundary, created_at, cwd) VALUES (?, ?, ?, ?, ?)",
-        (child, parent, boundary, created_at, cwd),
+        "INSERT INTO fork(id, parent_session, boundary, created_at, cwd, source) VALUES (?, ?, ?, ?, ?, ?)",
+        (child, parent, boundary, created_at, cwd, source),
     )
 
 

@@ -213,7 +213,7 @@ def test_exit_codes_are_those_of_grep(dsh: Run, history: History, tmp_path: Path
     foreign = tmp_path / "foreign.db"
     foreign.write_text("no database at all, but a text that is long enough to be taken for one " * 20)
     done = dsh("search", "walrus", env={"DSH_DB": str(foreign)})
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (8, "")
     assert done.stderr.count("\n") == 1
 
 

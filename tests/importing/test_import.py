@@ -75,6 +75,7 @@ def test_sessions_say_where_they_are_from(tool: str, tmp_path: Path) -> None:
     assert rows(db, "SELECT 1 FROM usage") != []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", JSONL)
 def test_a_file_that_grows_gives_the_log_that_it_gives_at_once(tool: str, tmp_path: Path) -> None:
     """Cut anywhere, also inside a line."""
@@ -93,6 +94,7 @@ def test_a_file_that_grows_gives_the_log_that_it_gives_at_once(tool: str, tmp_pa
         assert logs(db) == logs(at_once)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", JSONL)
 def test_a_file_that_rested_and_grows_again_keeps_every_message(tool: str, tmp_path: Path) -> None:
     whole, at_once = copied(tool, tmp_path / "whole"), tmp_path / "at-once.db"
