@@ -9,9 +9,10 @@ import click
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import db_flag, ending_on_sigterm, history, point_in_time
+from dsh.cli.common import db_flag, ending_on_sigterm, history, point_in_time, reading
 from dsh.cli.group import db_option
 from dsh.core.errors import UsageError
+from dsh.core.lossless import dumps
 from dsh.query.naming import find_session
 
 _PATIENCE_MS = 5000
@@ -37,8 +38,10 @@ def command(
 ) -> int:
     """Compress the texts of sessions, which stay what they are: found, shown, exported and gone on with as before.
 
-    Only a stock sqlite3 shell sees the difference: there packed texts are empty. Nothing is packed by itself. Prints
-    the ids of what was packed, with the number of events.
+    Only a stock sqlite3 shell sees the difference: there packed texts are empty. Nothing is packed by itself. A session
+    at work is left as it is; if it was named, the exit code is 8.
+
+    What was packed is one line: ID, events, separated by a tab.
     """
     from dsh.session import upkeep
     from dsh.store import rewriting
@@ -46,8 +49,8 @@ def command(
     if (bool(sessions) + (older_than is not None) + all_of_them) != 1:
         raise UsageError("which sessions?", hint="some by ID, or --older-than 30d, or --all")
     before = point_in_time(older_than, int(time.time() * 1000), end=False) if older_than is not None else None
-    count = 0
-    with history(db_flag(ctx), read_only=False) as db:
+    count = code = 0
+    with (history if sessions else reading)(db_flag(ctx), read_only=False) as db:
         ids = [find_session(db, each) for each in sessions]
         if not ids:
             ids = [each.id for each in upkeep.resting(db, before=before, larger=None, pinned=True)]
@@ -56,12 +59,13 @@ def command(
             for done in (upkeep.unpack if unpack else upkeep.pack)(db, ids):
                 if done.refused is not None:
                     output.note(f"session {done.id} stays as it is: {done.refused}")
+                    code = 8
                 elif done.events:
                     count += 1
                     if as_lines:
-                        output.json_line({"id": done.id, "events": done.events})
+                        output.done(output.json_text(dumps({"id": done.id, "events": done.events})))
                     else:
-                        output.line(f"{output.one_line(done.id)}\t{done.events}")
+                        output.done(f"{output.one_line(done.id)}\t{done.events}")
             if count and not unpack:
                 rewriting.merge_index(db)
             if vacuum and not db.vacuum(_PATIENCE_MS):
@@ -70,4 +74,4 @@ def command(
     output.remark(f"{count} sessions {'unpacked' if unpack else 'packed'}; {held[0] if held else 0} are packed now")
     if count and not vacuum:
         output.remark("later sessions use the space; dsh db vacuum gives it back to the file system")
-    return 0
+    return code

@@ -166,7 +166,7 @@ def _to_folder(db: Database, ids: list[str], root: Path, form: _Form) -> None:
     for header, path in zip(headers, _places(root, headers, form), strict=True):
         with _new_file(path, folders=True) as file:
             _write(db, header["id"], file, form)
-        output.line(f"{output.one_line(header['id'])}\t{output.one_line(str(path))}")
+        output.done(f"{output.one_line(header['id'])}\t{output.one_line(str(path))}")
 
 
 def _places(root: Path, headers: list[SessionHeader], form: _Form) -> list[Path]:

@@ -47,7 +47,7 @@ def take(ctx: click.Context, files: tuple[str, ...], as_id: str | None) -> int:
                 if here <= _NAMED:
                     output.note(error.message)
                 continue
-            output.line(output.one_line(done.id))
+            output.done(output.one_line(done.id))
             _remarks(name, done)
     finally:
         db.close()

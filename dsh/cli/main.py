@@ -127,15 +127,9 @@ def _flush_or_drop() -> None:
 
 
 def _drop_output() -> None:
-    """Point standard output at nothing, so that the interpreter does not fail on it once more while it shuts down."""
-    import os
+    from dsh.cli.output import drop
 
-    try:
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)
-        os.close(nothing)
-    except OSError:
-        sys.stdout = None
+    drop()
 
 
 def _debug() -> bool:

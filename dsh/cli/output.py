@@ -114,6 +114,25 @@ def json_line(value: Any) -> None:
     line(json_text(dumps(value)))
 
 
+def done(text: str) -> None:
+    """A line about something that was done, of several that are to be: a reader that has gone away (`| head`) does not
+    stop the rest."""
+    try:
+        line(text)
+    except BrokenPipeError:
+        drop()
+
+
+def drop() -> None:
+    """Point standard output at nothing, so that the interpreter does not fail on it once more while it shuts down."""
+    try:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)
+    except OSError:
+        sys.stdout = None
+
+
 def note(text: str) -> None:
     """A line about the answer, on standard error. That nobody can read it changes nothing about what was done."""
     if sys.stderr is not None:

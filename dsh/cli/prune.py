@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dsh.cli import output, sizes
-from dsh.cli.common import db_flag, ending_on_sigterm, history, point_in_time
+from dsh.cli.common import db_flag, ending_on_sigterm, point_in_time, reading
 from dsh.cli.group import db_option
 from dsh.core.errors import UsageError
+from dsh.core.lossless import dumps
 
 if TYPE_CHECKING:
     from dsh.session.upkeep import Done, Resting
@@ -27,7 +28,7 @@ _PATIENCE_MS = 5000
     "--keep-pinned/--also-pinned", "keep_pinned", default=True, help="Leave pinned sessions alone (so it is by itself)."
 )
 @click.option("--delete", "delete_them", is_flag=True, help="Delete the sessions for good instead of thinning them.")
-@click.option("-n", "--dry-run", is_flag=True, help="Only tell which sessions these are.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only tell what would become of which sessions.")
 @click.option("-y", "--yes", is_flag=True, help="Delete without asking; needed where nobody can answer.")
 @click.option("--vacuum", is_flag=True, help="Give the space back to the file system, too.")
 @click.option("--json", "as_lines", is_flag=True, help="Print JSON Lines: one object per session.")
@@ -51,8 +52,8 @@ def command(
     as before. With --delete the sessions go for good: at a terminal you are asked first, and the exit code is 1 if you
     say no.
 
-    A session at work is left alone, and one whose events a fork shows that stays. In a pipe a session is one line: ID,
-    events, last activity, title, separated by tabs.
+    A session at work is left alone, and one whose events a fork shows that stays. A session that gets smaller or goes
+    is one line: ID, events left out or deleted, last activity, title, separated by tabs.
     """
     from dsh.session import upkeep
 
@@ -61,50 +62,33 @@ def command(
     now = int(time.time() * 1000)
     before = point_in_time(older_than, now, end=False) if older_than is not None else None
     larger = sizes.typed("--larger-than", larger_than) if larger_than is not None else None
-    with history(db_flag(ctx), read_only=dry_run) as db:
+    with reading(db_flag(ctx), read_only=dry_run) as db:
         chosen = upkeep.resting(db, before=before, larger=larger, pinned=not keep_pinned)
+        ids = [each.id for each in chosen]
         if dry_run:
-            return _list(chosen, as_lines)
+            would = _told(upkeep.foreseen(db, ids, deleting=delete_them), chosen, as_lines)
+            events, done = _counted(would)
+            output.remark(f"{events} events of {done} sessions would be {'deleted' if delete_them else 'left out'}")
+            return 0
         if delete_them and chosen and not yes and not _agreed(chosen):
             output.note("nothing was deleted")
             return 1
         with ending_on_sigterm():
             db.hear_signals()
             change = upkeep.delete if delete_them else upkeep.thin
-            done = list(_told(change(db, [each.id for each in chosen]), chosen, as_lines))
+            events, done = _counted(_told(change(db, ids), chosen, as_lines))
             if vacuum and done and not db.vacuum(_PATIENCE_MS):
                 output.note("somebody is reading: the space is given back when nobody is")
-    events = sum(each.events for each in done)
-    output.remark(f"{events} events of {len(done)} sessions {'were deleted' if delete_them else 'were left out'}")
+    output.remark(f"{events} events of {done} sessions {'were deleted' if delete_them else 'were left out'}")
     if events and not vacuum:
         output.remark("later sessions use the space; dsh db vacuum gives it back to the file system")
     return 0
 
 
-def _list(chosen: Sequence[Resting], as_lines: bool) -> int:
-    if as_lines:
-        for each in chosen:
-            output.json_line(each._asdict())
-    elif output.is_terminal():
-        output.table(
-            ["SESSION", "ACTIVE", "SIZE", "TITLE"],
-            [
-                [
-                    output.one_line(each.id),
-                    output.local(each.updated_at),
-                    "" if each.bytes is None else sizes.shown(each.bytes),
-                    output.title(each.title),
-                ]
-                for each in chosen
-            ],
-            right=[2],
-        )
-    else:
-        for each in chosen:
-            cells = (each.id, str(each.bytes or ""), output.utc(each.updated_at), output.title(each.title))
-            output.line("\t".join(map(output.one_line, cells)))
-    output.remark(f"{len(chosen)} sessions")
-    return 0
+def _counted(done: Iterable[Done]) -> tuple[int, int]:
+    """Events and sessions."""
+    events = [each.events for each in done]
+    return sum(events), len(events)
 
 
 def _agreed(chosen: Sequence[Resting]) -> bool:
@@ -116,16 +100,15 @@ def _agreed(chosen: Sequence[Resting]) -> bool:
 
 
 def _told(done: Iterable[Done], chosen: Sequence[Resting], as_lines: bool) -> Iterator[Done]:
-    """Say of each session what became of it, as it happens; those that something became of."""
+    """Say of each session what becomes of it, as it happens; those that something becomes of."""
     known = {each.id: each for each in chosen}
     for each in done:
         if each.refused is not None:
             output.note(f"session {each.id} stays as it is: {each.refused}")
         elif each.events:
             about = known[each.id]
-            if as_lines:
-                output.json_line({"id": each.id, "events": each.events, "title": about.title})
-            else:
-                cells = (each.id, str(each.events), output.utc(about.updated_at), output.title(about.title))
-                output.line("\t".join(map(output.one_line, cells)))
+            fields: dict[str, Any] = {"id": each.id, "events": each.events, "bytes": about.bytes}
+            fields |= {"updatedAt": about.updated_at, "title": about.title}
+            cells = (each.id, str(each.events), output.utc(about.updated_at), output.title(about.title))
+            output.done(output.json_text(dumps(fields)) if as_lines else "\t".join(map(output.one_line, cells)))
             yield each

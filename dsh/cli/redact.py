@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsh.cli import output
-from dsh.cli.common import db_flag, ending_on_sigterm, history, point_in_time
+from dsh.cli.common import db_flag, ending_on_sigterm, history, point_in_time, reading
 from dsh.cli.group import db_option
 from dsh.core.errors import StoreError, UsageError
 from dsh.query.naming import find_session
@@ -62,7 +62,7 @@ def command(
         raise UsageError("--regex is for a PATTERN")
     after = point_in_time(since, int(time.time() * 1000), end=False) if since is not None else None
     masker = redaction.masker(pattern, regex=regex)
-    with history(db_flag(ctx), read_only=dry_run) as db:
+    with (history if sessions else reading)(db_flag(ctx), read_only=dry_run) as db:
         parts = redaction.parts(db, [find_session(db, typed) for typed in sessions] if sessions else None)
         if dry_run or not yes:
             looked = redaction.masker(pattern, regex=regex)

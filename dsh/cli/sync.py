@@ -18,6 +18,7 @@ from dsh.cli import output
 from dsh.cli.common import NoHistory, db_flag, ending_on_sigterm, is_there, open_database, open_existing
 from dsh.cli.group import db_option
 from dsh.core.errors import UsageError
+from dsh.core.lossless import dumps
 from dsh.kernel import config as configuration
 from dsh.store.database import Database
 
@@ -192,13 +193,13 @@ def _copy(way: str, here: Here, place: Place, line: Progress, *, dry_run: bool, 
 def _tell(way: str, outcome: Outcome, *, as_lines: bool) -> None:
     if as_lines:
         fields: dict[str, Any] = {k: v for k, v in outcome._asdict().items() if v is not None}
-        output.json_line({"way": way, **fields})
+        output.done(output.json_text(dumps({"way": way, **fields})))
         return
     id_ = output.one_line(outcome.id)
     if outcome.kind == "failed":
         output.note(f"{id_}: {outcome.reason}")
         return
-    output.line(f"{way}\t{outcome.kind}\t{id_}\t{outcome.events}")
+    output.done(f"{way}\t{outcome.kind}\t{id_}\t{outcome.events}")
     if outcome.beside is not None:
         output.note(f"{output.one_line(outcome.beside)} went on in two places; the other log is now {id_}")
 
@@ -215,6 +216,8 @@ def _summary(way: str, counts: dict[str, int], *, dry_run: bool) -> str:
 def _serve(flag: str | None) -> int:
     from dsh.session.sync.remote import serve
 
+    if sys.stdin is None:
+        raise UsageError("standard input is closed", hint="dsh sync HOST: starts this on HOST and talks to it")
     with ending_on_sigterm(), _opened(flag) as here:
         sys.stdout.flush()
         serve(here, sys.stdin.buffer, sys.stdout.buffer)

@@ -169,6 +169,7 @@ def search(
             spread = SpreadHits(db, hits.wanted, narrowed, result, page.high, sort=sort)
             if spread.possible:
                 hits, best = spread, spread.best(page.offset + limit + 1, all_hits)
+            if best:
                 result.notes.append("no event has all the words; these sessions have them in several")
         if len(best) > page.offset + limit:
             result.cursor = page.next(limit)
@@ -255,7 +256,8 @@ def _shown(db: Database, found: list[Found], wanted: Query, limit: int) -> list[
         text = mask(document_text(type_, loads(data)))
         cut = snippet_at(text, each.spans, limit) if each.spans else snippet(text, wanted.terms, limit)
         title = title and mask(title)
-        hits.append(Hit(each.session_id, each.seq, type_, each.time, title, cwd, cut.text, cut.matches))
+        titled = title and mask(title)
+        hits.append(Hit(each.session_id, each.seq, type_, each.time, titled, cwd, cut.text, cut.matches))
     return hits
 
 

@@ -17,7 +17,7 @@ class SpreadHits(Hits):
 
     def __init__(self, db: Database, wanted: Query, filters: Filters, result: Result, high: int, *, sort: Sort) -> None:
         self._all_in = _sessions(db, wanted, filters, high)
-        some = Query([[item for group in wanted.groups for item in group]], wanted.excluded, wanted.notes)
+        some = Query([[item for group in wanted.groups for item in group]], wanted.excluded)
         super().__init__(db, some, filters, result, high, exhaustive=False, sort=sort)
 
     @property

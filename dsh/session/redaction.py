@@ -132,7 +132,7 @@ def redact(db: Database, found: Iterable[Part], masker: Masker, since: int | Non
             with db.transaction():  # what is to stay is read where nobody can change it before it is written
                 changed = list(changes(db, part, masker, since))
                 if changed:
-                    _free(db, part.session)
+                    writes.free_session(db, part.session)
                     rewriting.redact_events(db, part.session, [(each.seq, each.data) for each in changed])
         except SessionError as error:
             masker.counts = before
@@ -140,13 +140,6 @@ def redact(db: Database, found: Iterable[Part], masker: Masker, since: int | Non
         else:
             if changed:
                 yield Done(part.session, len(changed), None)
-
-
-def _free(db: Database, session: str) -> None:
-    """Give up the lease of a driver that is gone, as the next run of the session would (PE-73)."""
-    lease = query.row(db, "lease", session=session)
-    if lease is not None and not writes.is_driven(*lease[1:]):
-        writes.release_lease(db, session, lease[0])
 
 
 def waiting(db: Database, masker: Masker) -> list[str]:

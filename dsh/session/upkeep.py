@@ -6,16 +6,16 @@ by itself: somebody has asked for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dsh import query
 from dsh.core.errors import SessionError
 from dsh.session import forks
-from dsh.store import rewriting
+from dsh.store import rewriting, writes
 from dsh.store.database import Database
 
-_DRIVEN_ON = frozenset({"SESSION_LEASED", "SESSION_NOT_FOUND", "REWRITE_INVALID", "SESSION_HAS_FORKS"})
+_DRIVEN_ON = frozenset({"SESSION_LEASED", "REWRITE_INVALID", "SESSION_HAS_FORKS"})
 
 
 class Resting(NamedTuple):
@@ -30,10 +30,11 @@ class Resting(NamedTuple):
 
 
 def resting(db: Database, *, before: int | None, larger: int | None, pinned: bool) -> list[Resting]:
-    """Sessions without activity since `before` (epoch ms), with more than `larger` bytes of text, oldest activity
-    first; with `pinned` those too that are."""
+    """Sessions that nobody drives, without activity since `before` (epoch ms), with more than `larger` bytes of text,
+    oldest activity first; with `pinned` those too that are."""
     rows = query.rows(db, "resting_sessions", before=before, larger=larger)
-    return [each for each in map(Resting._make, rows) if pinned or each.pinned is None]
+    resting = [Resting._make(row[:5]) for row in rows if row[5] is None or not writes.is_driven(*row[5:])]
+    return [each for each in resting if pinned or each.pinned is None]
 
 
 class Done(NamedTuple):
@@ -56,6 +57,17 @@ def thin(db: Database, ids: Iterable[str]) -> Iterator[Done]:
     return _each(db, ids, rewriting.thin_session)
 
 
+def foreseen(db: Database, ids: Iterable[str], *, deleting: bool) -> Iterator[Done]:
+    """What thinning or deleting would make of these sessions; nothing is changed."""
+    wanted = list(ids)
+    staying = forks.staying(db, wanted) if deleting else {}
+    for id_ in wanted:
+        if id_ in staying:
+            yield Done(id_, 0, _shown_by(staying[id_]))
+        else:
+            yield Done(id_, _length(db, id_) if deleting else rewriting.thinnable(db, id_))
+
+
 def delete(db: Database, ids: Iterable[str]) -> Iterator[Done]:
     """Delete sessions, forks before those whose events they show. A session of whose events others that stay show some
     stays too."""
@@ -64,20 +76,35 @@ def delete(db: Database, ids: Iterable[str]) -> Iterator[Done]:
     for id_ in forks.forks_first(db, [each for each in wanted if each not in staying]):
         yield from _each(db, [id_], _delete)
     for id_, others in staying.items():
-        yield Done(id_, 0, f"its events are shown by {others[0]}" + (" and others" if len(others) > 1 else ""))
+        yield Done(id_, 0, _shown_by(others))
+
+
+def _shown_by(others: Sequence[str]) -> str:
+    return f"its events are shown by {others[0]}" + (" and others" if len(others) > 1 else "")
 
 
 def _delete(db: Database, id_: str) -> int:
-    row = query.row(db, "session_state", session=id_)
+    length = _length(db, id_)
     forks.delete(db, [id_])
+    return length
+
+
+def _length(db: Database, id_: str) -> int:
+    row = query.row(db, "session_state", session=id_)
     return 0 if row is None else int(row[9])
 
 
 def _each(db: Database, ids: Iterable[str], change: Callable[[Database, str], int]) -> Iterator[Done]:
     for id_ in ids:
         try:
-            yield Done(id_, change(db, id_))
+            with db.transaction():
+                writes.free_session(db, id_)
+                events = change(db, id_)
         except SessionError as error:
+            if error.code == "SESSION_NOT_FOUND":  # somebody else has deleted it meanwhile
+                continue
             if error.code not in _DRIVEN_ON:
                 raise
             yield Done(id_, 0, error.message)
+        else:
+            yield Done(id_, events)

@@ -147,6 +147,11 @@ def thin_session(db: Database, session: str) -> int:
     return gone
 
 
+def thinnable(db: Database, session: str) -> int:
+    """How many events `thin_session` would leave out."""
+    return sum(last - first for first, last in named.rows(db, "thin_runs", session=session))
+
+
 def redact_event(db: Database, session: str, seq: int, data: str) -> None:
     """Put other texts into an event of the session that wrote it; `data` is its JSON with nothing else changed.
 

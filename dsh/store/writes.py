@@ -314,6 +314,13 @@ def release_lease(db: Database, session_id: str, holder: str) -> None:
     db.rows("DELETE FROM lease WHERE session_id = ? AND holder = ?", (session_id, holder))
 
 
+def free_session(db: Database, session_id: str) -> None:
+    """Give up the lease of a driver that is gone, as the next run of the session would (PE-73)."""
+    lease = _lease_of(db, session_id)
+    if lease is not None and not is_driven(*lease[1:]):
+        release_lease(db, session_id, lease[0])
+
+
 def is_driven(pid: int, boot: str, start: str, heartbeat: int) -> bool:
     """Whether the process of a lease row is still there (PE-73). One that is silent, as it is stopped or this machine
     has just slept, is there and will go on; where a process cannot be asked, as in a container, silence counts."""

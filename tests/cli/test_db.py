@@ -22,6 +22,8 @@ from tests.history import History, text
 from tests.session.kit import damage
 from tests.store.test_rebuild import kept, varied
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 Result = subprocess.CompletedProcess[str]
 
 

@@ -19,6 +19,8 @@ from dsh.store import writes
 from tests.cli.conftest import DSH, ROOT, Run
 from tests.history import History, call, text
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 ROWS = "SELECT seq, type, time, data, source_event_seqs, surface_op FROM event WHERE session_id = ? ORDER BY seq"
 
 

@@ -17,6 +17,8 @@ from tests.core.test_secrets import chance
 from tests.history import History, call, text
 from tests.session.page import read_page
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 KEY = "ghp_" + chance(36)
 MARK = "[redacted:github]"
 

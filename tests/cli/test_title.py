@@ -30,6 +30,8 @@ from tests.provider import text as says
 from tests.shell.background import background, detach
 from tests.shell.process import Dsh, finish
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 Terminal = Callable[..., tuple[int, str]]
 
 
@@ -136,7 +138,10 @@ def test_wrong_usage(dsh: Run, history: History) -> None:
 def test_a_refresh_without_a_model_makes_the_fallback(dsh: Run, history: History) -> None:
     history.say("s", "one two three four five six seven eight nine ten eleven twelve thirteen")
     done = dsh("title", "s", "--refresh")
-    assert (done.returncode, done.stdout.split("\t")[:2]) == (0, ["one two three four five six seven eight nine ten eleven twelve", "fallback"])
+    assert (done.returncode, done.stdout.split("\t")[:2]) == (
+        0,
+        ["one two three four five six seven eight nine ten eleven twelve", "fallback"],
+    )
     assert done.stderr == "dsh: no model makes titles: dsh title --refresh -m same, or the setting titles.model\n"
     length = len(log(history, "s"))
     assert dsh("title", "s", "--refresh").stdout == done.stdout

@@ -14,6 +14,8 @@ from dsh.store import writes
 from tests.cli.conftest import Run
 from tests.history import History, text
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 DAY = 86_400_000
 NOW = int(time.time() * 1000)
 LONG = "Once upon a time there was a very long sentence about nothing. " * 30

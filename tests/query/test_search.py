@@ -312,6 +312,7 @@ def test_secrets_are_neither_indexed_nor_shown(history: History) -> None:
     hit = find(history, "key").hits[0]
     assert key[:20] not in hit.snippet
     assert "[redacted" in hit.snippet
+    assert "[redacted" in str(hit.title)
     assert key not in find(history, "my key", how={"regex": True}).hits[0].snippet
     assert sessions(find(history, "aB3dE5", how={"regex": True})) == []
 
