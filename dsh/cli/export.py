@@ -48,7 +48,9 @@ class _Form(NamedTuple):
 @click.option("--with-secrets", is_flag=True, help="Keep keys and passwords of known shapes.")
 @click.option("--raw", is_flag=True, help="One event a line, streamed fragments too.")
 @click.option("--zstd", is_flag=True, help="Compress with Zstandard.")
-@click.option("-o", "--output", "target", metavar="FILE", help="Write one session to this new file.")
+@click.option(
+    "-o", "--output", "target", metavar="FILE", help="Write one session to this new file; - is standard output."
+)
 @click.option(
     "--to", "root", metavar="DIR", help="Write each session to DIR/PROJECT/SESSION/session.jsonl (or .md, …)."
 )
@@ -78,6 +80,7 @@ def command(
     _check(sessions, everything, target, root)
     if name != "jsonl" and (raw or zstd):
         raise UsageError(f"--{'raw' if raw else 'zstd'} is for --format jsonl")
+    target = None if target == "-" else target
     if zstd and target is None and root is None and output.is_terminal():
         raise UsageError("compressed data is not for a terminal", hint="name a file with -o FILE")
     form = _Form(name, not raw, zstd, None if with_secrets else _masker())
@@ -113,6 +116,8 @@ def _masker() -> Masker:
 def _check(sessions: tuple[str, ...], everything: bool, target: str | None, root: str | None) -> None:
     if bool(sessions) == everything:
         raise UsageError("name sessions, or say --all" if not sessions else "--all goes without ids")
+    if "" in (target, root):
+        raise UsageError(f"{'-o' if target == '' else '--to'} is empty", hint="-o FILE, --to DIR")
     if target is not None and root is not None:
         raise UsageError("-o and --to exclude each other")
     if (everything or len(sessions) > 1) and root is None:
@@ -170,7 +175,7 @@ def _to_folder(db: Database, ids: list[str], root: Path, form: _Form) -> None:
 
 
 def _places(root: Path, headers: list[SessionHeader], form: _Form) -> list[Path]:
-    from dsh.session.folders import path_of, places
+    from dsh.session.folders import path_of, places, taken_by
 
     if form.name == "jsonl":
         return places(root, headers, zstd=form.zstd)
@@ -179,5 +184,5 @@ def _places(root: Path, headers: list[SessionHeader], form: _Form) -> list[Path]
     paths = [path_of(root, header, zstd=False).with_name(f"session.{SUFFIX[form.name]}") for header in headers]
     for path in paths:
         if os.path.lexists(path):
-            raise UsageError(f"{path} exists already")
+            raise taken_by(path)
     return paths

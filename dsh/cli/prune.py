@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dsh.session.upkeep import Done, Resting
 
 _PATIENCE_MS = 5000
+_NAMED = 20  # sessions that are told one by one before they are deleted
 
 
 @click.command("prune", short_help="Make old sessions smaller, or delete them.")
@@ -94,8 +95,10 @@ def _counted(done: Iterable[Done]) -> tuple[int, int]:
 def _agreed(chosen: Sequence[Resting]) -> bool:
     if not (sys.stdin is not None and output.is_terminal(sys.stdin) and output.errors_on_terminal()):
         raise UsageError("nobody can be asked whether to delete; --yes deletes without asking")
-    for each in chosen:
+    for each in chosen[:_NAMED]:
         output.note(f"{each.id} {output.title(each.title)}")
+    if len(chosen) > _NAMED:
+        output.note(f"and {len(chosen) - _NAMED:,} more; --dry-run tells them all")
     return click.confirm(f"dsh: delete {len(chosen)} session{'s' if len(chosen) > 1 else ''} for good?", err=True)
 
 

@@ -133,12 +133,13 @@ def _forget(db: Database) -> None:
     """Make index and file forget the text."""
     from dsh.store.rewriting import purge
 
+    still = "the log is redacted, but the file still holds the text"
+    way = "dsh db rebuild, then dsh db vacuum"
     try:
         if not purge(db, _PATIENCE_MS):
             output.note("somebody is reading: the file forgets it when nobody is")
     except StoreError as error:
-        raise StoreError(
-            f"the log is redacted, but the file still holds the text: {error.message}",
-            code=error.code,
-            hint="dsh db rebuild, then dsh db vacuum",
-        ) from error
+        raise StoreError(f"{still}: {error.message}", code=error.code, hint=way) from error
+    except BaseException:  # Ctrl-C, SIGTERM
+        output.note(f"{still}: {way}, make it forget")
+        raise

@@ -71,6 +71,8 @@ def command(
             found = query.row(db, "tail_start", session=id_, turns=min(tail, _LAST))
             low = found[0] if found else None
         _check_range(db, id_, seq)
+        if seq is not None and not context:
+            _check_there(db, id_, seq)
         if traced and seq is not None:
             if form not in (None, "json") or sent is not None or context is not None:
                 raise UsageError("--trace goes with no other form than --json")
@@ -110,6 +112,13 @@ def _check_range(db: Database, id_: str, seq: int | None) -> None:
     length = state[9] if state else 0
     if seq is not None and seq >= length:
         raise UsageError(f"session {id_} has no event {seq}; its last is {length - 1}")
+
+
+def _check_there(db: Database, id_: str, seq: int) -> None:
+    over = query.row(db, "event_over", session=id_, seq=seq)
+    if over is not None and over[0] < seq < over[0] + over[1]:
+        hint = f"the message that it was a piece of: dsh show {id_}:{seq} -C 1"
+        raise UsageError(f"event {seq} of session {id_} was left out by dsh prune", hint=hint)
 
 
 def _print(db: Database, id_: str, form: str | None, low: int, high: int, *, full: bool) -> None:

@@ -147,6 +147,8 @@ def explained(error: DshError, db: Database) -> DshError:
         return UsageError(message, hint=f"views: {', '.join(view.name for view in catalog.views(db))}")
     if error.code.startswith("DB_") or error.code == "LOG_CORRUPT":
         return error
+    if error.message == "datatype mismatch":  # of LIMIT and OFFSET
+        return UsageError("a number of rows is not a whole number")
     return UsageError(error.message, hint="dsh sql without a query lists views and columns")
 
 

@@ -61,6 +61,8 @@ def command(
     if words == ("serve",):
         return _serve(db_flag(ctx))
     ways, target = _parsed(words)
+    if not target:
+        raise UsageError("the target is empty", hint="a folder, HOST:, or a database FILE.db")
     if ways == ["push"] and not is_there(configuration.database_path(db_flag(ctx))):
         raise NoHistory("no history yet, so there is nothing to push", hint='it is made by: dsh run "QUESTION"')
     failed = False

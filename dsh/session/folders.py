@@ -85,7 +85,7 @@ def places(root: Path, headers: list[SessionHeader], *, zstd: bool) -> list[Path
     taken = {file.parent.name: file for file in there}
     for header in headers:
         if other := taken.get(session_segment(header["id"])):
-            raise _there(other)
+            raise taken_by(other)
     return [path_of(root, header, zstd=zstd) for header in headers]
 
 
@@ -151,6 +151,11 @@ def _link(part: Path, path: Path) -> None:
         except FileExistsError:
             raise _there(path) from None
         os.replace(part, path)
+
+
+def taken_by(file: Path) -> UsageError:
+    """Why a session does not go to a root again."""
+    return UsageError(f"{file} exists already", hint="name a new folder; dsh sync push DIR keeps one up to date")
 
 
 def _there(path: Path) -> UsageError:

@@ -10,7 +10,7 @@ a session with events of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 from dsh import query
@@ -132,13 +132,15 @@ def store_log(
     header: SessionHeader | None = None,
     incarnation: str | None = None,
     close: bool = True,
+    same: Callable[[Row, Row], bool] | None = None,
 ) -> Imported:
     """What `import_log` does, inside the caller's transaction: neither indexed nor synced yet.
 
     A copy of a session that is kept elsewhere too has another `header` perhaps, keeps the `incarnation`, and does not
-    `close` a turn that is open there.
+    `close` a turn that is open there. Where its parent's events were redacted or thinned here, `same` says of two that
+    they are one; then it shares what is here. Streamed fragments are not compared.
     """
-    planted = _Planted(db, log, as_id, header, incarnation)
+    planted = _Planted(db, log, as_id, header, incarnation, same)
     for place in log.events():
         planted.take(place)
     return planted.finish(close=close)
@@ -154,9 +156,11 @@ class _Planted:
         as_id: str | None,
         header: SessionHeader | None = None,
         incarnation: str | None = None,
+        same: Callable[[Row, Row], bool] | None = None,
     ) -> None:
         self.db = db
         self.log = log
+        self.same = same
         self.incarnation = incarnation
         self.length = 0
         self.id = as_id or (log.header["id"] if log.header else log.session) or new_session_id()
@@ -215,7 +219,12 @@ class _Planted:
 
     def _as_parent(self, row: Row) -> bool:
         assert self._parent is not None
-        return next(self._parent, None) == row
+        if self.same is None:
+            return next(self._parent, None) == row
+        if row[1] == "assistant/chunk":
+            return True
+        other = next((each for each in self._parent if each[1] != "assistant/chunk"), None)
+        return other is not None and self.same(other, row)
 
     def _store_alone(self) -> None:
         """The parent's first events were equal and this session's, up to here; they are stored as its own."""

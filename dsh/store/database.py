@@ -322,6 +322,7 @@ def _prepare(db: apsw.Connection, path: Path, busy: BusyWait, *, sealed: bool) -
             source.close()
 
     migrations.migrate(db, backup=backup)
+    db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # what is damaged says so here; of FTS5 it would not
     phrases.register(db)  # asks the file, so only once it is known to be ours; so does the next
     relevance.register(db)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)

@@ -23,7 +23,7 @@ import apsw
 from dsh.core.errors import StoreError
 from dsh.store import locks, packed
 from dsh.store.database import publish
-from dsh.store.migrations import MIGRATIONS
+from dsh.store.migrations import APPLICATION_ID, MIGRATIONS
 from dsh.store.pages import MAGIC, Entry, Pages, Value
 
 # Where SQLite's own locks on a file are: whoever has a database open holds a shared one on this range.
@@ -289,10 +289,15 @@ def read(file: BinaryIO, path: Path, scratch: Path) -> Salvage:
         if error.code == "DB_VERSION":
             raise StoreError(f"{path} {error.message}", code=error.code) from None
         raise
-    if not salvage.sessions and not salvage.settings:
+    if not salvage.sessions and not salvage.settings and not (_is_ours(copy) and not salvage.bad_pages):
         salvage.close()
         raise StoreError(f"nothing in {path} can be read as a dsh database", code="DB_FOREIGN")
     return salvage
+
+
+def _is_ours(copy: Path) -> bool:
+    with open(copy, "rb") as file:
+        return int.from_bytes(file.read(100)[68:72], "big") == APPLICATION_ID
 
 
 def _mend_header(copy: Path) -> None:

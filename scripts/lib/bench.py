@@ -11,13 +11,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from scripts.lib import bench_import, bench_kit, bench_long, bench_peers, bench_processes, bench_search
+from scripts.lib import bench_import, bench_kit, bench_llm, bench_long, bench_peers, bench_processes, bench_search
 
 BENCHES = {
     "start": bench_processes.start,
     "tools": bench_processes.tools,
     "version": bench_processes.version,
     "search": bench_search.search,
+    "logs": bench_llm.logs,
     "append": bench_processes.append,
     "steps": bench_processes.steps,
     "size": bench_processes.size,

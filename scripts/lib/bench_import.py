@@ -1,7 +1,7 @@
 """Importing a tree of Claude Code transcripts: `bench_import.py make FOLDER FILES LINES` writes one, always the same.
 
-A line is about a KiB, as real ones are: half of it is the envelope, and the output of a tool stands there twice. A third of the answers call a tool, results are
-program output and file contents, one in ten lines is not ASCII.
+A line is about a KiB, as real ones are: half of it is the envelope, and what a tool said stands there twice. A third of
+the answers call a tool, results are program output and file contents, one in ten lines is not ASCII.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -22,24 +23,18 @@ _MADE_BY = (
 _PROJECT = "/home/me/work/team3"
 
 
-def _word(text: str) -> list[str]:
-    return ["-i", "-w", "-F", text]
+def _lines(*words: str) -> list[list[str]]:
+    """rg for lines that have each of these, as fast as it is: literal, one stage a word, the last one counts."""
+    stages = [["-i", "-F", word] for word in words]
+    return [*stages[:-1], ["--count", *stages[-1]]]
 
 
-def _both(one: str, other: str) -> list[str]:
-    return ["-i", rf"\b{one}\b.*\b{other}\b|\b{other}\b.*\b{one}\b"]
-
-
-def _typed(type_: str, word: str) -> list[str]:
-    return ["-i", rf'"type": "{type_}".*\b{word}\b']
-
-
-# For each kind of query: what dsh is asked, and how rg is asked for the same lines (None: it cannot be).
-CLASSES: Mapping[str, Sequence[tuple[list[str], list[str] | None]]] = {
-    "rare word": [([w], _word(w)) for w in ("colorsys", "sndhdr", "gopherlib", "tabnanny", "quoprimime")],
-    "common word": [([w], _word(w)) for w in ("self", "import", "return", "name", "value")],
+# For each kind of query: what dsh is asked, and how rg is asked for (more than) the same lines; None: it cannot be.
+CLASSES: Mapping[str, Sequence[tuple[list[str], list[list[str]] | None]]] = {
+    "rare word": [([w], _lines(w)) for w in ("colorsys", "sndhdr", "gopherlib", "tabnanny", "quoprimime")],
+    "common word": [([w], _lines(w)) for w in ("self", "import", "return", "name", "value")],
     "two words": [
-        ([f"{a} {b}"], _both(a, b))
+        ([f"{a} {b}"], _lines(a, b))
         for a, b in (
             ("connection", "timeout"),
             ("cookie", "policy"),
@@ -49,12 +44,14 @@ CLASSES: Mapping[str, Sequence[tuple[list[str], list[str] | None]]] = {
         )
     ],
     "phrase": [
-        ([f'"{a}"'], ["-i", rf"\b{a.replace(' ', '[^a-z0-9]+')}\b"])
-        for a in ("import os", "return self", "is not none", "not found", "raise value error")
+        ([f'"{w}"'], _lines(w)) for w in ("import os", "return self", "is not None", "not found", "raise ValueError")
     ],
-    "prefix": [([f"{a}*"], ["-i", rf"\b{a}"]) for a in ("conf", "str", "argp", "sel", "asyn")],
-    "Chinese": [([w], ["-F", w]) for w in ("数据库", "超时", "回滚", "服务端", "搜索")],
-    "role": [([f"{w} role:user"], _typed("user/message", w)) for w in ("self", "socket", "import", "parser", "error")],
+    "prefix": [([f"{w}*"], _lines(w)) for w in ("conf", "str", "argp", "sel", "asyn")],
+    "Chinese": [([w], _lines(w)) for w in ("数据库", "超时", "回滚", "服务端", "搜索")],
+    "role": [
+        ([f"{w} role:user"], _lines('"type": "user/message"', w))
+        for w in ("self", "socket", "import", "parser", "error")
+    ],
     "tool": [([w, "--tool", "bash"], None) for w in ("self", "socket", "import", "parser", "error")],
     "folder": [([w, "--cwd", _PROJECT], None) for w in ("self", "socket", "import", "parser", "error")],
     "time": [
@@ -85,10 +82,10 @@ def search(options: argparse.Namespace, folder: Path) -> None:
     missed: list[str] = []
     for kind, asked in CLASSES.items():
         competitors: dict[str, list[str]] = {}
-        for number, (words, pattern) in enumerate(asked):
+        for number, (words, stages) in enumerate(asked):
             competitors[f"dsh {number}"] = [str(ROOT / "scripts" / "dsh"), "search", *words]
-            if rg and pattern:
-                competitors[f"rg {number}"] = [rg, "--count", *pattern, str(text)]
+            if rg and stages:
+                competitors[f"rg {number}"] = _pipeline(rg, stages, text)
         found = rounds({name: _once(argv, env, folder) for name, argv in competitors.items()}, options.rounds)
         ours = [r.wall for name, runs in found.items() if name.startswith("dsh") for r in runs]
         theirs = [r.wall for name, runs in found.items() if name.startswith("rg") for r in runs]
@@ -98,14 +95,21 @@ def search(options: argparse.Namespace, folder: Path) -> None:
             times = statistics.median(ours) / statistics.median(theirs)
             most = 1.0 if kind in ("rare word", "two words") else TIMES_RG
             cells += [f"{statistics.median(theirs):.0f}", f"{_p95(theirs):.0f}", f"{times:.2f}"]
-            if times > most:
+            if times > most and options.documents >= 1_000_000:  # what the targets are for
                 missed.append(f"{kind} (at most {most:g})")
         rows.append([*cells, *[""] * (6 - len(cells))])
+        print(f"  {kind} …", flush=True)
     table(rows)
     median, p95 = statistics.median(every), _p95(every)
     print(f"  all: median {median:.0f} ms, target {MEDIAN}: {'reached' if median <= MEDIAN else 'MISSED'};", end=" ")
     print(f"95th percentile {p95:.0f} ms, target {P95}: {'reached' if p95 <= P95 else 'MISSED'}")
     print(f"  beside rg: {'MISSED: ' + ', '.join(missed) if missed else 'reached'}")
+
+
+def _pipeline(rg: str, stages: list[list[str]], text: Path) -> list[str]:
+    commands = [shlex.join([rg, *stage]) for stage in stages]
+    commands[0] += f" {shlex.quote(str(text))}"
+    return ["/bin/sh", "-c", " | ".join(commands)] if len(commands) > 1 else [rg, *stages[0], str(text)]
 
 
 def _once(argv: list[str], env: Mapping[str, str], cwd: Path) -> Callable[[], Run]:

@@ -34,8 +34,8 @@ def cli() -> str:
         MADE,
         "Answers go to standard output, everything else to standard error. Whatever lists things prints one line per "
         "thing in a pipe and has `--json` for JSON Lines; field order and tabs of both stay as they are. (`dsh sql` "
-        "and `dsh query` have `--jsonl` for them; their `--json` is one array.) Colours only go to a terminal, and not "
-        "if `NO_COLOR` is set.",
+        "and `dsh query` have `--jsonl` for them; their `--json` is one array.) [json.md](json.md) names keys. "
+        "Colours only go to a terminal, and not if `NO_COLOR` is set.",
         _help(dsh, ["dsh"]),
     ]
     for name in COMMANDS:

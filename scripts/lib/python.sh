@@ -15,8 +15,9 @@ find_python() {
     for python in python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
         # the system's own may stand behind another python3, but only where PATH lets it be found at all
         case $python in /*) case ":$PATH:" in *":${python%/*}:"*) ;; *) continue ;; esac ;; esac
-        python_fits "$python"
-        case $? in
+        fits=0
+        python_fits "$python" || fits=$?  # whoever sources this may end at the first failure
+        case $fits in
             0) return ;;
             2) slow=${slow:-$python} ;;
         esac

@@ -80,6 +80,7 @@ def test_standard_output_and_standard_input(dsh: Run, talk: History) -> None:
     assert lines[0]["type"] == "session"
     assert "text-chunks" in [line["type"] for line in lines]
     assert "text-chunks" not in dsh("export", "talk", "--raw").stdout
+    assert dsh("export", "talk", "-o", "-").stdout == plain
     done = dsh("import", "-", "--as", "copy", stdin=None, input=plain)
     assert (done.returncode, done.stdout, done.stderr) == (0, "copy\n", "")
     assert log(talk, "copy") == log(talk, "talk")
@@ -252,6 +253,8 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("export", "--all"), "--to DIR"),
     (("export", "talk", "talk"), "--to DIR"),
     (("export", "talk", "-o", "x", "--to", "y"), "exclude"),
+    (("export", "talk", "-o", ""), "-o is empty"),
+    (("export", "--all", "--to", ""), "--to is empty"),
     (("export", "none"), "there is no session"),
     (("import",), "nothing to import"),
 ]

@@ -198,6 +198,7 @@ def test_parameters_that_mean_what_options_mean(
     ("arguments", "says", "hint"),
     [
         (["select :a"], "the parameter 'a' has no value", "-p a=VALUE"),
+        (["select 1 limit :a", "-p", "a=x"], "a number of rows is not a whole number", None),
         (["select :a", "-p", "a=1", "-p", "b=2"], "the query has no parameter 'b'", "its parameters: a"),
         (["select ':a'", "-p", "a=1"], "the query has no parameter 'a'", "it has no parameters"),
         (["select :a", "-p", "a=1", "-p", ":a=2"], "the parameter a is given twice", None),

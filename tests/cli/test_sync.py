@@ -26,6 +26,7 @@ from dsh.session.sync.model import key_of
 from dsh.store import writes
 from dsh.store.database import Database
 from tests.cli.conftest import DSH, ROOT, Run
+from tests.cli.test_db_trouble import needs_bwrap
 from tests.history import History, call, text
 
 
@@ -90,6 +91,14 @@ def test_a_folder(talk: History, capsys: pytest.CaptureFixture[str], tmp_path: P
         },
     ]  # fmt: skip
     assert logs(other) == logs(talk.path)
+
+
+def test_a_session_with_a_name_like_a_hidden_file(talk: History, dsh: Run, tmp_path: Path) -> None:
+    talk.say("../.x", "hi")
+    talk.say(".x", "hi")
+    assert dsh("sync", "push", str(tmp_path / "share")).returncode == 0
+    assert dsh("--db", str(tmp_path / "other.db"), "sync", "pull", str(tmp_path / "share")).returncode == 0
+    assert logs(tmp_path / "other.db").keys() == {"../.x", ".x", "talk", "child", "a/b 修改"}
 
 
 def test_another_database(talk: History, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -332,6 +341,11 @@ def test_the_other_end_says_no_more_than_it_must(history: History) -> None:
     assert served.stderr == b"dsh: what came over the connection is no message\n"
     done = subprocess.run([*DSH, "sync", "serve"], input=b"", capture_output=True, cwd=ROOT, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *DSH, "sync", "serve"], capture_output=True, cwd=ROOT, check=False
+    )
+    assert (closed.returncode, closed.stdout) == (2, b"")
+    assert closed.stderr.startswith(b"dsh: standard input is closed\n")
 
 
 # -------------------------------------------------------------------------------------------------------- wrong usage
@@ -342,6 +356,8 @@ def test_the_other_end_says_no_more_than_it_must(history: History) -> None:
     ("arguments", "says"),
     [
         (["push"], "name one target"),
+        ([""], "the target is empty"),
+        (["push", ""], "the target is empty"),
         (["a", "b"], "unexpected 'b'"),
         (["push", "a", "b"], "unexpected 'b'"),
         (["pull", "{tmp}/nosuch"], "there is no folder {tmp}/nosuch"),
@@ -466,8 +482,25 @@ def test_a_share_that_cannot_be_written(talk: History, capsys: pytest.CaptureFix
     (share / "talk").write_text("a file where a folder belongs")
     code, _, err = sync(capsys, "push", str(share))
     assert code == 1
-    assert err.splitlines()[0].startswith("dsh: talk: ")
+    assert err.splitlines()[0] == f"dsh: talk: {share / 'talk'}: File exists"
     assert err.splitlines()[-1] == "dsh: pushed 2 (2 new), 1 could not be taken"
+
+
+@needs_bwrap
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--size", "4096", "--tmpfs"], "No space left on device"), (["--ro-bind", "{}"], "Read-only file system")],
+)
+def test_a_stick_that_takes_nothing_ends_it_at_once(
+    talk: History, tmp_path: Path, options: list[str], says: str
+) -> None:
+    share = tmp_path / "share"
+    share.mkdir()
+    talk.turn("child", 3, "more", text(os.urandom(50_000).hex()))
+    box = ["bwrap", "--dev-bind", "/", "/", *(each.format(share) for each in options), str(share), "--", *DSH]
+    done = subprocess.run([*box, "sync", "push", str(share)], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"dsh: {share} cannot be written: {says}\n"
 
 
 # ----------------------------------------------------------------------------------------------------- interruptions

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import subprocess
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from dsh.store import writes
-from tests.cli.conftest import Run
+from tests.cli.conftest import DSH, ROOT, Run
 from tests.history import History, text
 
 pytestmark = pytest.mark.slow  # each test starts the program, some many times
@@ -72,6 +74,18 @@ def test_prune_thins_old_sessions_and_keeps_what_was_said(aged: History, dsh: Ru
     assert dsh("db", "check").returncode == 0
 
 
+def test_an_event_that_was_left_out_is_told(aged: History, dsh: Run) -> None:
+    dsh("prune", "--older-than", "90d")
+    for words in (["old:10"], ["old:10", "--json"], ["old:10", "--trace"], ["child:22"]):
+        done = dsh("show", *words)
+        id_, seq = words[0].split(":")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"event {seq} of session {id_} was left out by dsh prune" in done.stderr
+    assert LONG[:40] in dsh("show", "old:10", "-C", "1").stdout
+    for words in (["old:3"], ["old:23"], ["child:23"], ["old:23", "--trace"]):
+        assert dsh("show", *words).returncode == 0
+
+
 @pytest.mark.rule("PE-84")
 def test_a_thinned_session_survives_export_and_import(aged: History, dsh: Run, tmp_path: Path) -> None:
     dsh("prune", "--older-than", "90d")
@@ -113,11 +127,28 @@ def test_deleting_leaves_what_forks_show_and_what_is_pinned(aged: History, dsh: 
 
 
 @pytest.mark.slow
-def test_a_person_is_asked(aged: History, terminal: Callable[..., tuple[int, str]]) -> None:
-    code, shown = terminal("prune", "--older-than", "90d", "--dry-run")
-    assert code == 0
-    assert "ask ancient" in shown
-    assert sessions(aged) == ["ancient", "child", "old", "young"]
+@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1)])
+def test_a_person_is_asked(aged: History, answer: bytes, code: int) -> None:
+    for number in range(25):
+        aged.say(f"many-{number}", f"number {number}", time=NOW - 200 * DAY)
+    main, side = pty.openpty()
+    words = ["prune", "--older-than", "90d", "--delete"]
+    process = subprocess.Popen([*DSH, *words], stdin=side, stdout=side, stderr=side, cwd=ROOT)
+    os.close(side)
+    os.write(main, answer)
+    shown = b""
+    with suppress(OSError):  # how Linux tells that the other side is closed
+        while piece := os.read(main, 65536):
+            shown += piece
+    os.close(main)
+    assert process.wait(timeout=60) == code
+    asked = shown[: shown.index(b"for good?")].decode()
+    assert "dsh: ancient ask ancient" in asked
+    assert asked.count("number") == 19
+    assert "and 7 more; --dry-run tells them all" in asked
+    assert asked.endswith("dsh: delete 27 sessions ")
+    assert (sessions(aged) == ["child", "old", "young"]) == (code == 0)
+    assert (b"nothing was deleted" in shown) == (code == 1)
 
 
 def test_sizes_choose_too(aged: History, dsh: Run) -> None:
@@ -130,16 +161,53 @@ def test_sizes_choose_too(aged: History, dsh: Run) -> None:
     assert dsh("prune", "--older-than", "long").returncode == 2
 
 
-@pytest.mark.rule("PE-86")
-def test_a_session_at_work_is_left_alone(aged: History, dsh: Run) -> None:
+@pytest.mark.rule("PE-73")
+@pytest.mark.parametrize("words", [["prune", "--older-than", "90d"], ["db", "pack", "old"], ["db", "pack", "--all"]])
+def test_a_driver_that_is_gone_protects_nothing(aged: History, dsh: Run, words: list[str]) -> None:
     aged.db.rows(
         "INSERT INTO lease(session_id, holder, pid, boot_id, process_start, heartbeat)"
-        " VALUES ('old', 'x', ?, 'b', 's', ?)",
-        (os.getpid(), NOW),
+        " VALUES ('old', 'x', 1, 'an earlier boot', 's', ?)",
+        (NOW,),
     )
-    assert [line.split("\t")[0] for line in dsh("prune", "--older-than", "90d").stdout.splitlines()] == ["ancient"]
+    done = dsh(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "old" in [line.split("\t")[0] for line in done.stdout.splitlines()]
+    assert aged.db.rows("SELECT session_id FROM lease") == []
+
+
+def test_a_dry_run_tells_what_would_become_of_what(aged: History, dsh: Run) -> None:
+    aged.say("whole", "was not streamed", time=NOW - 200 * DAY)
+    for more in ([], ["--delete", "--yes"]):
+        for form in ([], ["--json"]):
+            words = ["prune", "--older-than", "90d", *more, *form]
+            asked = dsh(*words, "--dry-run")
+            assert asked.returncode == 0
+            copy = f"{aged.path}.copy"
+            aged.db.backup(Path(copy), force=True)
+            done = dsh(*words, "--db", copy)
+            assert sorted(asked.stdout.splitlines()) == sorted(done.stdout.splitlines()) != []
+            assert asked.stderr == done.stderr
+            assert ("old stays as it is" in done.stderr) == bool(more)
+    assert json.loads(asked.stdout.splitlines()[0]).keys() == {"id", "events", "bytes", "updatedAt", "title"}
+
+
+def test_without_a_database_there_is_nothing_to_look_after(dsh: Run, tmp_path: Path) -> None:
+    for words in (["prune", "--older-than", "1d"], ["db", "pack", "--all"], ["redact", "x", "--yes"]):
+        done = dsh(*words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "no history yet" in done.stderr
+    assert dsh("db", "pack", "some").returncode == 2
+    assert not (tmp_path / "dsh.db").exists()
+
+
+@pytest.mark.rule("PE-86")
+def test_a_session_at_work_is_left_alone(aged: History, dsh: Run) -> None:
+    writes.claim_lease(aged.db, "old", "driver")
+    for more in (["--dry-run"], []):
+        done = dsh("prune", "--older-than", "90d", *more)
+        assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["ancient"]
     done = dsh("db", "pack", "old", "young")
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["young"]
+    assert (done.returncode, [line.split("\t")[0] for line in done.stdout.splitlines()]) == (8, ["young"])
     assert "session old stays as it is" in done.stderr
 
 
@@ -159,3 +227,30 @@ def test_packing_by_age_and_back(aged: History, dsh: Run) -> None:
     assert {each: dsh("show", each).stdout for each in shown} == shown
     for wrong in ([], ["old", "--all"], ["--older-than", "3d", "--all"], ["nobody"]):
         assert dsh("db", "pack", *wrong).returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_reader_that_has_seen_enough_stops_nothing(history: History, tmp_path: Path, form: list[str]) -> None:
+    with history.db.transaction():
+        for number in range(150):
+            history.say(f"{number:03}-{'x' * 90}", "hi", time=NOW - 100 * DAY)
+
+    def unheard(*words: str) -> None:
+        process = subprocess.Popen([*DSH, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        with process.stderr:
+            process.stderr.read()
+            assert process.wait(timeout=60) == 0
+
+    out = tmp_path / "out"
+    unheard("export", "--all", "--to", str(out))
+    assert len(list(out.rglob("session.jsonl"))) == 150
+    unheard("sync", "push", str(tmp_path / "share"), *form)
+    assert len(list((tmp_path / "share").iterdir())) == 150
+    unheard("prune", "--older-than", "90d", "--delete", "--yes", *form)
+    assert sessions(history) == []
+    unheard("import", str(out))
+    assert len(sessions(history)) == 150

@@ -168,3 +168,21 @@ def test_the_report_costs_the_same_for_each_step(w: World) -> None:
     few = price()
     grow(s, 450)
     assert price() < few * 10 * 1.3
+
+
+def test_a_sessions_report_costs_the_same_among_many(w: World) -> None:
+    def price() -> int:
+        return cost(w.db, lambda: query.rows(w.db, "usage_report", since=None, until=None, session="s0"))
+
+    for number in range(60):
+        s = w.session(f"s{number}")
+        start_turn(s)
+        step(s, used(1), model="m")
+        end_turn(s)
+        if number == 2:
+            price()
+            few = price()
+    assert price() == few
+    report = query.rows(w.db, "usage_report", since=None, until=None, session=None)
+    assert len(report) == 60
+    assert query.rows(w.db, "usage_report", since=None, until=None, session="s0") == report[:1]

@@ -31,6 +31,7 @@ _FOLDERS = (
     "multiprocessing",
     "urllib",
     "xml/etree",
+    "zipfile",
 )
 _PIECES = 60  # of one module
 
@@ -73,9 +74,11 @@ def _all() -> Iterator[tuple[str, Said]]:
     library = Path(sysconfig.get_paths()["stdlib"])
     for folder in _FOLDERS:
         for path in sorted((library / folder).glob("*.py")):
-            said = _module(path, path.relative_to(library).with_suffix("").as_posix())
+            # A module that has become a package keeps its name.
+            name = path.relative_to(library).with_suffix("").as_posix().removesuffix("/__init__")
+            said = _module(path, name)
             if said:
-                yield f"py-{path.relative_to(library).with_suffix('').as_posix()}", said
+                yield f"py-{name}", said
     for path in sorted((ROOT / "docs" / "spec").glob("*.md")):
         yield f"spec-{path.stem}", _page(path)
     with (Path(__file__).parent / "conversations.toml").open("rb") as file:

@@ -15,7 +15,7 @@ import apsw
 
 from dsh import query
 from dsh.session.session import Session
-from dsh.store import writes
+from dsh.store import rewriting, writes
 from dsh.store.database import Database
 from tests.session.kit import World, call, end_turn, prompt, reply, start_step, start_turn, tool_call, whole_turn, world
 
@@ -101,4 +101,23 @@ def test_listing_looks_up_only_what_it_shows(tmp_path: Path) -> None:
     few = cost(w.db, lambda: query.rows(w.db, "session_list", **ALL, limit=10))
     many = cost(w.db, lambda: query.rows(w.db, "session_list", **ALL, limit=300))
     assert few < many / 4
+    w.db.close()
+
+
+def test_redacting_many_events_reads_their_session_once(tmp_path: Path) -> None:
+    w = world(tmp_path / "x.db")
+    s = w.session("s")
+    more(w, s, 200)
+
+    def price(count: int) -> int:
+        rows = w.db.rows(
+            "SELECT seq, data FROM event WHERE session_id = 's' AND type = 'user/message' LIMIT ?", (count,)
+        )
+        changes = [(seq, data.replace("words", "[redacted]")) for seq, data in rows]
+        return cost(w.db, lambda: rewriting.redact_events(w.db, "s", changes))
+
+    s.release()
+    price(1)
+    one = price(1)
+    assert price(21) - one < 20 * one / 2
     w.db.close()

@@ -289,6 +289,17 @@ def test_a_database_in_use_is_left_alone(tmp_path: Path) -> None:
         assert line(kept_out) == ""
 
 
+@pytest.mark.rule("PE-77")
+def test_a_database_without_sessions_is_saved_too(tmp_path: Path) -> None:
+    w = world(tmp_path / "x.db")
+    writes.save_query(w.db, "mine", "SELECT 1", None)
+    w.db.close()
+    db, carried, bad = saved(w.path, tmp_path / "new")
+    assert (carried, bad) == ({}, 0)
+    assert db.rows("SELECT name, sql FROM saved_query") == [("mine", "SELECT 1")]
+    db.close()
+
+
 @pytest.mark.rule("PE-77", "PE-52")
 def test_what_is_not_ours_is_not_recovered(tmp_path: Path) -> None:
     def refusal(path: Path) -> str:

@@ -52,6 +52,8 @@ class Copy:
 def _failed(offer: Offer, error: DshError | OSError) -> Outcome:
     """The log that could not be taken, by its id, or where that is not known by its file."""
     reason = error.message if isinstance(error, DshError) else (error.strerror or str(error))
+    if isinstance(error, OSError) and error.filename is not None:
+        reason = f"{error.filename}: {reason}"
     name = offer.id if offer.id is not None else f"{offer.key}/{offer.length}-{offer.digest}"
     return Outcome("failed", name, reason=reason)
 

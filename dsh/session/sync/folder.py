@@ -7,6 +7,7 @@ is a new file, and those that hold a beginning of it are removed.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dsh.core.errors import SessionError, UsageError
-from dsh.session.sync.model import Fetch, NotWhole, Offer, Outcome, key_of, same_digest
+from dsh.session.sync.model import Broken, Fetch, NotWhole, Offer, Outcome, key_of, same_digest
 from dsh.session.transfer import read_log
 from dsh.store.database import publish
 
 _NAME = re.compile(r"([1-9][0-9]{0,15})-([0-9a-f]{16}-(?:[0-9a-f]{16}|redacted))\.jsonl\.zstd")
+# What goes wrong with one file goes wrong with all of them.
+_WHOLE_FOLDER = {getattr(errno, name) for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EIO", "ESTALE")}
 _PART = re.compile(r"\..*\.([0-9a-f-]+)\.(\d+)\.part")
 
 
@@ -100,15 +103,20 @@ class Folder:
     def _write(self, log: BinaryIO, path: Path) -> None:
         import shutil
 
-        for folder in (self.root, path.parent):
-            folder.mkdir(mode=0o700, exist_ok=True)
         part = path.with_name(f".{path.name}.{self._writer}.{os.getpid()}.part")
         try:
+            for folder in (self.root, path.parent):
+                folder.mkdir(mode=0o700, exist_ok=True)
             with open(part, "wb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, 0o600)) as file:
                 shutil.copyfileobj(log, file, 1 << 20)
             publish(part, path, replace=True)
+        except OSError as error:
+            if error.errno not in _WHOLE_FOLDER:
+                raise
+            raise Broken(f"{self.root} cannot be written: {error.strerror}") from error
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
 
     def _beginnings(self, offer: Offer, there: Iterable[Offer]) -> list[Offer]:
         """The logs that this one begins with."""

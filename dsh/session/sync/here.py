@@ -215,7 +215,7 @@ class Here:
             self._append(plan, log)
         else:
             kept = incarnation if plan.kind == "new" else None
-            store_log(self.db, log, as_id=plan.id, header=plan.header, incarnation=kept, close=False)
+            store_log(self.db, log, as_id=plan.id, header=plan.header, incarnation=kept, close=False, same=same_event)
         if not same_digest(self.digest(plan.id, offer.length), offer.digest):
             raise NotWhole("it is not the log that its name says")
         state = query.row(self.db, "session_state", session=plan.id)

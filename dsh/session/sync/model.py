@@ -91,7 +91,7 @@ def key_of(id: str) -> str:
     from dsh.session.folders import session_segment
 
     root = root_of(id)
-    name = session_segment(root)
+    name = re.sub(r"\A\.", "~002E", session_segment(root))  # hidden folders are other programs'
     return name if len(name) <= _LONGEST else f"{name[:60]}~~{_hash(root)}"
 
 
