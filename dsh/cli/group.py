@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "usage": ("dsh.cli.usage", "Show tokens used and what they cost."),
     "tokens": ("dsh.cli.tokens", "Show how full a session's context is."),
     "export": ("dsh.cli.export", "Write sessions to files."),
-    "import": ("dsh.cli.import_", "Take exported sessions in."),
+    "import": ("dsh.cli.import_", "Take in sessions, also of other agents."),
     "redact": ("dsh.cli.redact", "Take text out of the history for good."),
     "prune": ("dsh.cli.prune", "Make old sessions smaller, or delete them."),
     "sync": ("dsh.cli.sync", "Bring the sessions of several machines together."),

@@ -255,7 +255,6 @@ def _shown(db: Database, found: list[Found], wanted: Query, limit: int) -> list[
         type_, data, title, cwd = rows[each.id]
         text = mask(document_text(type_, loads(data)))
         cut = snippet_at(text, each.spans, limit) if each.spans else snippet(text, wanted.terms, limit)
-        title = title and mask(title)
         titled = title and mask(title)
         hits.append(Hit(each.session_id, each.seq, type_, each.time, titled, cwd, cut.text, cut.matches))
     return hits

@@ -82,7 +82,26 @@ def masker(pattern: str | None, *, regex: bool = False) -> Masker:
 
 
 def _spans(pattern: re.Pattern[str], text: str) -> list[Span]:
-    return [(*found.span(), "") for found in pattern.finditer(text) if found[0]]
+    """Where the pattern stands: not inside a mark, which is no text of anybody's; what meets a mark takes all of it."""
+    marks = [found.span() for found in MARK.finditer(text)]
+    spans: list[Span] = []
+    first = 0  # of the marks that are not behind us
+    for found in pattern.finditer(text):
+        low, high = found.span()
+        while first < len(marks) and marks[first][1] <= low:
+            first += 1
+        met = first
+        while met < len(marks) and marks[met][0] < high:
+            met += 1
+        over = marks[first:met]
+        if low == high or (over and over[0][0] <= low and high <= over[0][1]):
+            continue
+        if over:
+            low, high = min(low, over[0][0]), max(high, over[-1][1])
+        if spans and low < spans[-1][1]:
+            low = spans.pop()[0]
+        spans.append((low, high, ""))
+    return spans
 
 
 def parts(db: Database, sessions: Iterable[str] | None) -> list[Part]:

@@ -55,7 +55,7 @@ def insert_fork(
     *,
     source: str | None = None,
 ) -> None:
-    """A session that shares the parent's events up to `boundary`, inclusive (SE-55). `source` is as in insert_session."""
+    """A session that shares the parent's events up to `boundary`, inclusive (SE-55); `source` as for a new one."""
     db.rows(
         "INSERT INTO fork(id, parent_session, boundary, created_at, cwd, source) VALUES (?, ?, ?, ?, ?, ?)",
         (child, parent, boundary, created_at, cwd, source),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dsh.core.lossless import loads
+from dsh.session.redaction import masker
 from dsh.store import rewriting, writes
 from tests.cli.conftest import DSH, ROOT, Run
 from tests.core.test_secrets import chance
@@ -263,3 +264,24 @@ def test_a_reader_keeps_the_old_pages_until_it_is_gone(dsh: Run, told: History) 
         ["dsh: somebody is reading: the file forgets it when nobody is"],
     )
     assert WORD.encode() not in bytes_of(told)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "regex", "before", "after"),
+    [
+        ("github", False, "a [redacted:github] github", "a [redacted:github] [redacted]"),
+        ("e", False, "e [redacted] be", "[redacted] [redacted] b[redacted]"),
+        ("redacted", False, "[redacted] and [redacted:aws-access-key]", None),
+        (r"\[redacted.*?\]", True, "[redacted] [redacted:github]", None),
+        ("key.*", True, "the key: [redacted:github] and more", "the [redacted]"),
+        ("acted] o", False, "a [redacted] or b", "a [redacted]r b"),
+        (r"x.*?red|hub.*", True, "x [redacted:github] y", "[redacted]"),
+        ("a|", True, "banana", "b[redacted]n[redacted]n[redacted]"),
+    ],
+)
+def test_a_mark_is_no_text_of_anybodys(pattern: str, regex: bool, before: str, after: str | None) -> None:
+    mask = masker(pattern, regex=regex)
+    once = mask.text(before)
+    assert once == (before if after is None else after)
+    assert (mask.counts.total() > 0) == (after is not None)
+    assert masker(pattern, regex=regex).text(once) == once

@@ -597,5 +597,4 @@ def test_progress_on_a_terminal(talk: History, terminal: Callable[..., tuple[int
 
 def test_the_offers_of_a_database_name_its_parents(talk: History) -> None:
     offers = {offer.id: offer for offer in Here(talk.db).offers()}
-    assert offers["child"].parent == "talk"
-    assert offers["talk"].length == 10
+    assert (offers["child"].parent, offers["talk"].length) == ("talk", 10)
