@@ -418,6 +418,9 @@ CREATE TRIGGER import_source_delete INSTEAD OF DELETE ON import_source BEGIN
   DELETE FROM _import WHERE tool = old.tool AND path = old.path;
 END;
 
+CREATE TRIGGER deleted_session_insert INSTEAD OF INSERT ON deleted_session BEGIN
+  INSERT OR IGNORE INTO _deleted SELECT new.id, new.deleted_at WHERE NOT EXISTS (SELECT 1 FROM _session WHERE name = new.id);
+END;
 CREATE TRIGGER deleted_session_delete INSTEAD OF DELETE ON deleted_session BEGIN
   DELETE FROM _deleted WHERE name = old.id;
 END;

@@ -82,7 +82,8 @@ def _sources(files: tuple[str, ...]) -> list[str]:
         root = Path(name)
         inside = sessions_in(root) if stat.S_ISDIR(mode) else []
         if stat.S_ISDIR(mode) and not inside:
-            raise UsageError(f"{name} holds no exported session", hint="it is filled by: dsh export --all --to DIR")
+            hint = "what dsh export --to DIR has filled can be imported; what dsh sync has filled: dsh sync pull DIR"
+            raise UsageError(f"{name} holds no exported session", hint=hint)
         for path in inside or [root]:
             with _opened(str(path)) as log:
                 if inside and log.header is not None:

@@ -78,7 +78,7 @@ def command(
             db.hear_signals()
             change = upkeep.delete if delete_them else upkeep.thin
             events, done = _counted(_told(change(db, ids), chosen, as_lines))
-            if vacuum and done and not db.vacuum(_PATIENCE_MS):
+            if vacuum and not db.vacuum(_PATIENCE_MS):
                 output.note("somebody is reading: the space is given back when nobody is")
     output.remark(f"{events} events of {done} sessions {'were deleted' if delete_them else 'were left out'}")
     if events and not vacuum:

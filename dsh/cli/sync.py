@@ -77,6 +77,8 @@ def command(
             if pushing and not dry_run:
                 place.close()
         here.close()
+    if ways == ["pull"] and not any(total["pulled"].values()):
+        output.note(f"{target} holds no session that dsh sync could take")
     if as_lines:
         output.json_line({"total": True, "dryRun": dry_run, **total})
     else:

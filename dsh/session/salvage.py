@@ -62,6 +62,8 @@ def carry(old: Salvage, db: Database) -> Iterator[Carried]:
         yield done[id_]
     for message in old.inbox:
         old.refused += not _taken(_message, db, done, message)
+    for name, at in old.deleted:
+        writes.note_deleted(db, name, at)
     for each in done.values():
         if each.kept and each.lost:
             Sessions(Host(Config({}, {})), db).prepare_stored(each.id).release()

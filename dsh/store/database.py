@@ -25,6 +25,7 @@ Row = tuple[Any, ...]
 
 AT_ONCE_S = 0.001
 _STEP_PAGES = 1000
+_TOO_BIG = f"a number is larger than {2**63 - 1}"
 DAMAGED = "dsh db check says where, dsh db recover saves what can be read"
 
 
@@ -82,6 +83,8 @@ class Database:
             raise translate(error, self.path, self.busy) from error
         except UnicodeDecodeError as error:
             raise not_text(self.path) from error
+        except OverflowError:
+            raise UsageError(_TOO_BIG) from None
 
     def many(self, sql: str, bindings: Iterable[Any]) -> None:
         """Run one statement that returns nothing with each of many bindings, in the transaction that is open."""
@@ -187,7 +190,9 @@ class Database:
         name already, unless `force`; DB_DAMAGED if what was copied is not sound.
         """
         with _our_errors(self.path, self.busy):
-            if target.exists() and (not force or target.samefile(self.path)):
+            if target.exists() and target.samefile(self.path):
+                raise UsageError(f"{target} is the database itself", hint="name another file")
+            if target.exists() and not force:
                 raise UsageError(f"{target} exists already")
             if force and _has_wal(target):  # it would be taken for the new file's
                 raise UsageError(f"{target} is a database in use: it has a -wal file")
@@ -420,6 +425,8 @@ def _our_errors(path: Path, busy: BusyWait) -> Iterator[None]:
         raise translate(error, path, busy) from error
     except UnicodeDecodeError as error:
         raise not_text(path) from error
+    except OverflowError:
+        raise UsageError(_TOO_BIG) from None
     except StoreError as error:
         if error.message.startswith(("is not", "has schema")):
             error.message = f"{path} {error.message}"
@@ -469,7 +476,7 @@ def translate(error: apsw.Error, path: Path, busy: BusyWait) -> DshError:
         return StoreError(f"{path} is not an SQLite database", code="DB_FOREIGN")
     if isinstance(error, apsw.CorruptError) or (isinstance(error, apsw.SQLError) and text.startswith("invalid fts5")):
         return StoreError(f"{path} is damaged ({text})", code="DB_DAMAGED", hint=DAMAGED)
-    if isinstance(error, apsw.FullError):
+    if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
         return StoreError(f"{path} cannot grow: the disk is full", code="DB_FULL")
     if isinstance(error, apsw.CantOpenError) and os.path.exists(path) and not os.access(path, os.R_OK):
         return StoreError(f"{path} cannot be read: permission denied", code="DB_IO")

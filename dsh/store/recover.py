@@ -58,6 +58,7 @@ class Salvage:
         self.sessions: dict[int, Found] = {}
         self.settings: list[tuple[str, str]] = []
         self.folders: list[tuple[str, int]] = []
+        self.deleted: list[tuple[str, int]] = []
         self.queries: list[tuple[str, str, str | None]] = []
         self.inbox: list[tuple[Value, ...]] = []
         self.bad_pages = 0
@@ -110,6 +111,7 @@ class Salvage:
         self.settings = [(k, v) for k, v in _pairs(rows("_setting")) if isinstance(k, str) and isinstance(v, str)]
         self.queries = list(_queries(rows("_query")))
         self.folders = [(k, v) for k, v in _pairs(rows("_trust")) if isinstance(k, str) and type(v) is int]
+        self.deleted = [(k, v) for k, v in _pairs(rows("_deleted")) if isinstance(k, str) and type(v) is int]
         names = [e.values for e in rows("sqlite_autoindex__session_1") if len(e.values) == 2]
         lineage = [e.values for e in rows("_lineage") if len(e.values) == 3 and all(type(v) is int for v in e.values)]
         known = [e.values for e in rows("sqlite_autoindex__event_1") if len(e.values) == 3]

@@ -130,6 +130,11 @@ def delete_session(db: Database, session_id: str) -> None:
         db.rows("DELETE FROM session WHERE id = ?", (session_id,))
 
 
+def note_deleted(db: Database, session_id: str, at: int) -> None:
+    """Remember that a session was deleted (PE-87), unless there is one of that id."""
+    db.rows("INSERT INTO deleted_session(id, deleted_at) VALUES (?, ?)", (session_id, at))
+
+
 def fit_index(db: Database) -> None:
     """Empty an index that other functions made than today's: it is then made anew, as anything not indexed yet. To be
     called before documents go, since FTS5 has to be told what they were (SQ-73)."""

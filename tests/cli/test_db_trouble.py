@@ -76,6 +76,23 @@ def test_a_disk_that_gets_full_in_the_middle_of_an_answer(tmp_path: Path) -> Non
 
 @needs_bwrap
 @pytest.mark.slow
+@pytest.mark.rule("HD-14")
+def test_a_disk_that_has_no_room_for_anything(program: Dsh, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    copy = 'cp "$DSH_DB" "$1/dsh.db"; export DSH_DB="$1/dsh.db"'
+    script = f'{copy}; cat /dev/zero >"$1/rest" 2>/dev/null; shift; exec "$@"'
+    for words in COMMANDS:
+        box = ["bwrap", "--dev-bind", "/", "/", "--size", "1000000", "--tmpfs", str(full), "--"]
+        command = [*box, "sh", "-c", script, "sh", str(full), *program.command(*words)]
+        done = finish(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=program.env, cwd=program.cwd)
+        )
+        refused(done, str(full / "dsh.db"), "the disk is full")
+
+
+@needs_bwrap
+@pytest.mark.slow
 @pytest.mark.rule("HD-14", "PE-39")
 def test_a_file_system_that_is_read_only(program: Dsh) -> None:
     disk = str(program.db.parent)

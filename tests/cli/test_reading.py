@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dsh.cli.main import main
 from dsh.session.render.markdown import closed, fenced
 from dsh.store import locks, writes
 from tests.cli.conftest import Run
@@ -269,3 +270,17 @@ def test_show_on_a_terminal_is_harmless(history: History, terminal: Terminal) ->
 def test_show_in_a_pipe_is_verbatim(dsh: Run, history: History) -> None:
     history.say("s", "clear \x1b[2J the \x07 screen")
     assert "    clear \x1b[2J the \x07 screen\n" in dsh("show", "s").stdout
+
+
+@pytest.mark.rule("HD-14")
+@pytest.mark.parametrize(
+    "words",
+    ["show s:1 -C {}", "show s --request {}.1", "search hi -C {}", "prune --larger-than 999999999999999G -n",
+     "db stats -n {}"],
+)  # fmt: skip
+def test_a_number_that_no_database_has_is_wrong_usage(
+    history: History, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    history.say("s", "hi")
+    assert main([word.format(10**20) for word in words.split()]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"dsh: a number is larger than {2**63 - 1}"

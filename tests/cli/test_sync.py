@@ -93,6 +93,16 @@ def test_a_folder(talk: History, capsys: pytest.CaptureFixture[str], tmp_path: P
     assert logs(other) == logs(talk.path)
 
 
+def test_a_folder_that_is_none_of_ours(talk: History, dsh: Run, tmp_path: Path) -> None:
+    assert dsh("export", "--all", "--to", str(tmp_path / "out")).returncode == 0
+    done = dsh("sync", "pull", str(tmp_path / "out"))
+    assert done.stderr.splitlines()[0] == f"dsh: {tmp_path / 'out'} holds no session that dsh sync could take"
+    dsh("sync", "push", str(tmp_path / "share"))
+    assert "holds no session" not in dsh("sync", "pull", str(tmp_path / "share")).stderr
+    done = dsh("import", str(tmp_path / "share"))
+    assert (done.returncode, "dsh sync pull DIR" in done.stderr) == (2, True)
+
+
 def test_a_session_with_a_name_like_a_hidden_file(talk: History, dsh: Run, tmp_path: Path) -> None:
     talk.say("../.x", "hi")
     talk.say(".x", "hi")

@@ -191,6 +191,17 @@ def test_a_dry_run_tells_what_would_become_of_what(aged: History, dsh: Run) -> N
     assert json.loads(asked.stdout.splitlines()[0]).keys() == {"id", "events", "bytes", "updatedAt", "title"}
 
 
+def test_space_is_given_back_also_after_an_earlier_prune(history: History, dsh: Run) -> None:
+    with history.db.transaction():
+        for number in range(60):
+            streamed(history, f"{number}", 100)
+    assert dsh("prune", "--older-than", "90d").returncode == 0
+    assert history.db.pragma("freelist_count") > 0
+    done = dsh("prune", "--older-than", "90d", "--vacuum")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert history.db.pragma("freelist_count") == 0
+
+
 def test_without_a_database_there_is_nothing_to_look_after(dsh: Run, tmp_path: Path) -> None:
     for words in (["prune", "--older-than", "1d"], ["db", "pack", "--all"], ["redact", "x", "--yes"]):
         done = dsh(*words)

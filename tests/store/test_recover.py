@@ -14,7 +14,7 @@ from dsh.core.errors import StoreError
 from dsh.core.lossless import dumps
 from dsh.query.check import check, index, structure
 from dsh.session.salvage import Carried, carry
-from dsh.store import recover, writes
+from dsh.store import recover, rewriting, writes
 from dsh.store.database import Database
 from tests.session.kit import code, damage, dump, fill, messages, raw, start_turn, whole_turn, world
 from tests.store.test_processes import actor, line
@@ -58,6 +58,10 @@ def rich(path: Path) -> Events:
         whole_turn(other, f"{number} words " * 400)
     writes.set_setting(w.db, "search.limit", 7)
     writes.trust_folder(w.db, "/trusted", 5)
+    writes.save_query(w.db, "mine", "SELECT 1", "one")
+    whole_turn(w.sessions.create("gone"), "this goes")
+    w.sessions.live("gone").release()  # type: ignore[union-attr]
+    writes.delete_session(w.db, "gone")
     writes.pin_session(w.db, "s", 11)
     writes.hide_session(w.db, "child", 12)
     source = {"kind": "user"}
@@ -65,17 +69,23 @@ def rich(path: Path) -> Events:
         block = {"type": "text", "text": f"m{number}"}
         writes.put_message(w.db, "other", f"m{number}", "followup", [block], source, meta={"n": number}, sent_at=number)
     found = events(w.db)
+    for name in ("other", "s"):
+        writes.free_session(w.db, name)
+        rewriting.pack_session(w.db, name)
+    assert events(w.db) == found
     w.db.close()
     return found
 
 
 HEADERS = (
     "SELECT id, version, created_at, cwd, parent_session, seed_length, delegation_depth, length, replace_generation,"
-    " turns, steps, open_turn, open_step, updated_at, pinned, hidden FROM session ORDER BY id"
+    " turns, steps, open_turn, open_step, updated_at, pinned, hidden, source FROM session ORDER BY id"
 )
 REST = (
     "SELECT key, value FROM setting",
     "SELECT folder, trusted_at FROM trusted_folder",
+    "SELECT id, deleted_at FROM deleted_session",
+    "SELECT name, sql, about FROM saved_query",
     "SELECT session_id, message_id, route, content, source, contexts, meta, sent_at FROM inbox ORDER BY position",
     "SELECT id, parent_session, boundary FROM fork ORDER BY id",
     "SELECT * FROM surface_history ORDER BY session_id, seq",
