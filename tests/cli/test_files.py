@@ -22,6 +22,8 @@ READERS = [["search", "x"], ["sessions"], ["show", "last"], ["sql", "select 1"],
 
 HOLD = """
 import apsw, sys
+
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
 db = apsw.Connection(sys.argv[1])
 db.execute("PRAGMA locking_mode = exclusive")
 db.execute("BEGIN EXCLUSIVE")

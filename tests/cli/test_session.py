@@ -21,6 +21,8 @@ from dsh.store import writes
 from tests.cli.conftest import DSH, ROOT, Run
 from tests.history import History, text
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 Terminal = Callable[..., tuple[int, str]]
 
 

@@ -26,7 +26,6 @@ from dsh.session.sync.model import key_of
 from dsh.store import writes
 from dsh.store.database import Database
 from tests.cli.conftest import DSH, ROOT, Run
-from tests.cli.test_db_trouble import needs_bwrap
 from tests.history import History, call, text
 
 
@@ -91,24 +90,6 @@ def test_a_folder(talk: History, capsys: pytest.CaptureFixture[str], tmp_path: P
         },
     ]  # fmt: skip
     assert logs(other) == logs(talk.path)
-
-
-def test_a_folder_that_is_none_of_ours(talk: History, dsh: Run, tmp_path: Path) -> None:
-    assert dsh("export", "--all", "--to", str(tmp_path / "out")).returncode == 0
-    done = dsh("sync", "pull", str(tmp_path / "out"))
-    assert done.stderr.splitlines()[0] == f"dsh: {tmp_path / 'out'} holds no session that dsh sync could take"
-    dsh("sync", "push", str(tmp_path / "share"))
-    assert "holds no session" not in dsh("sync", "pull", str(tmp_path / "share")).stderr
-    done = dsh("import", str(tmp_path / "share"))
-    assert (done.returncode, "dsh sync pull DIR" in done.stderr) == (2, True)
-
-
-def test_a_session_with_a_name_like_a_hidden_file(talk: History, dsh: Run, tmp_path: Path) -> None:
-    talk.say("../.x", "hi")
-    talk.say(".x", "hi")
-    assert dsh("sync", "push", str(tmp_path / "share")).returncode == 0
-    assert dsh("--db", str(tmp_path / "other.db"), "sync", "pull", str(tmp_path / "share")).returncode == 0
-    assert logs(tmp_path / "other.db").keys() == {"../.x", ".x", "talk", "child", "a/b 修改"}
 
 
 def test_another_database(talk: History, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -494,23 +475,6 @@ def test_a_share_that_cannot_be_written(talk: History, capsys: pytest.CaptureFix
     assert code == 1
     assert err.splitlines()[0] == f"dsh: talk: {share / 'talk'}: File exists"
     assert err.splitlines()[-1] == "dsh: pushed 2 (2 new), 1 could not be taken"
-
-
-@needs_bwrap
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [(["--size", "4096", "--tmpfs"], "No space left on device"), (["--ro-bind", "{}"], "Read-only file system")],
-)
-def test_a_stick_that_takes_nothing_ends_it_at_once(
-    talk: History, tmp_path: Path, options: list[str], says: str
-) -> None:
-    share = tmp_path / "share"
-    share.mkdir()
-    talk.turn("child", 3, "more", text(os.urandom(50_000).hex()))
-    box = ["bwrap", "--dev-bind", "/", "/", *(each.format(share) for each in options), str(share), "--", *DSH]
-    done = subprocess.run([*box, "sync", "push", str(share)], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 1
-    assert done.stderr == f"dsh: {share} cannot be written: {says}\n"
 
 
 # ----------------------------------------------------------------------------------------------------- interruptions

@@ -13,6 +13,8 @@ from dsh.store import writes
 from tests.cli.conftest import Run
 from tests.history import History, text
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 DAY = 86_400_000
 NOON = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 

@@ -13,6 +13,8 @@ import pytest
 from tests.provider import FakeProvider, status, text, tool_call
 from tests.shell.process import Dsh, on_terminal
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 USAGE = {
     "prompt_tokens": 1000,
     "completion_tokens": 100,

@@ -14,6 +14,8 @@ from tests.agent.foreign import Sender
 from tests.provider import FakeProvider, Recorded, Reply, hang, status, text
 from tests.shell.process import Dsh, finish
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 WAITED = "dsh: a message that waited in this session is worked on first\n"
 MEANWHILE = "dsh: answered; a message that came meanwhile is worked on\n"
 

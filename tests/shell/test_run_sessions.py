@@ -11,6 +11,8 @@ import pytest
 from tests.provider import FakeProvider, hang, status, text
 from tests.shell.process import Dsh, finish
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 
 @pytest.fixture
 def fake() -> FakeProvider:  # type: ignore[misc]

@@ -94,7 +94,7 @@ def test_a_fragment_is_stored_without_what_stands_around_it(tmp_path: Path) -> N
     assert stored(h.path, "SELECT count(*) FROM _frame") == [(2,)]  # one is cut at its type, which says the same
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(

@@ -75,7 +75,7 @@ def put(w: World, events: list[tuple[str, Any]]) -> None:
 
 
 @pytest.mark.rule("SQ-40", "SQ-41", "SQ-73")
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(EVENT, min_size=15, max_size=15))
 def test_the_view_and_the_function_say_the_same(tmp_path: Path, events: list[tuple[str, Any]]) -> None:
     path = tmp_path / "generated.db"
