@@ -20,10 +20,10 @@ from tests.history import History
 
 READERS = [["search", "x"], ["sessions"], ["show", "last"], ["sql", "select 1"], ["config", "list"]]
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 HOLD = """
 import apsw, sys
-
-pytestmark = pytest.mark.slow  # each test starts the program, some many times
 db = apsw.Connection(sys.argv[1])
 db.execute("PRAGMA locking_mode = exclusive")
 db.execute("BEGIN EXCLUSIVE")

@@ -16,6 +16,8 @@ from dsh.cli.group import COMMANDS
 from tests.cli.conftest import DSH, ROOT, Run
 from tests.history import History
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 BASH = ["bash", "-o", "pipefail", "-c"]
 
 

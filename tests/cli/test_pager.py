@@ -11,6 +11,8 @@ import pytest
 from tests.cli.conftest import Run
 from tests.history import History, call, text
 
+pytestmark = pytest.mark.slow  # each test starts programs, some many times
+
 Shown = Callable[..., tuple[int, str]]
 
 

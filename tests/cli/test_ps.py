@@ -25,6 +25,8 @@ from tests.cli.test_files import UNPRIVILEGED
 from tests.cli.test_main import modules_of
 from tests.history import History, text
 
+pytestmark = pytest.mark.slow  # each test starts programs, some many times
+
 AT = {"turn": 1, "step": 1}
 USER = {"kind": "user"}
 

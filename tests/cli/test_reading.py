@@ -17,6 +17,8 @@ from dsh.store import locks, writes
 from tests.cli.conftest import Run
 from tests.history import History, call, text
 
+pytestmark = pytest.mark.slow  # each test starts programs, some many times
+
 Terminal = Callable[..., tuple[int, str]]
 
 # sessions

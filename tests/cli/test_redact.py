@@ -20,6 +20,8 @@ from tests.cli.conftest import DSH, ROOT, Run
 from tests.core.test_secrets import chance
 from tests.history import History, call, text
 
+pytestmark = pytest.mark.slow  # each test starts programs, some many times
+
 KEY = "ghp_" + chance(36)
 WORD = "Zwetschgenwasser"
 USER = {"kind": "user"}

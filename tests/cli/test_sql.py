@@ -24,6 +24,8 @@ from dsh.query import catalog, statement
 from tests.cli.conftest import DSH, ROOT, Run
 from tests.history import History, call, text
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 Terminal = Callable[..., tuple[int, str]]
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
 

@@ -20,6 +20,8 @@ from dsh.store.database import Database
 from tests.importing.kit import JSONL, append, copied, ends, log, logs, rest, seen, taken, write
 from tests.importing.stores import ROOT, SAMPLES, dsh, rows, state
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 SESSION = "6aaf1794-44f7-4a6f-99b0-fb2b6fe59d4e"
 ID = f"claude-{SESSION}"
 

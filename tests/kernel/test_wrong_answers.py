@@ -19,6 +19,8 @@ from dsh.kernel.returns import RETURNS
 from dsh.tools.definition import ToolResult
 from tests.agent.kit import World, ask, boom, say, world
 
+pytestmark = pytest.mark.slow
+
 TEXT = [{"type": "text", "text": "x"}]
 BAD_CONTENT: list[Any] = [
     "text",

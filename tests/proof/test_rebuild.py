@@ -28,6 +28,8 @@ from tests.session.kit import replace, surface
 from tests.shell.process import Dsh
 from tests.strict import refusals
 
+pytestmark = pytest.mark.slow  # each test starts programs, some many times
+
 
 def steps_with_requests(db: Database) -> list[tuple[str, int, int]]:
     """(session, turn, step) of every step of every session that a request was made for, in the order of time; those

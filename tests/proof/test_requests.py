@@ -256,7 +256,7 @@ def run(examples: int, steps: int) -> None:
 
 @pytest.mark.rule("LS-52", "LS-53", "LS-54", "LS-55", "LS-55a", "LS-55b", "LS-55c", "LS-55d", "LS-55e", "LS-4", "LS-56")
 def test_a_short_while() -> None:
-    run(20, 25)
+    run(10, 20)
 
 
 @pytest.mark.slow

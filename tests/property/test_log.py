@@ -288,7 +288,7 @@ class Log(RuleBasedStateMachine):
 
 @pytest.mark.rule("SE-10", "SE-11", "SE-14", "SE-17", "SE-24", "SE-55", "PE-7")
 def test_a_short_while() -> None:
-    run(25, 40)
+    run(12, 30)
 
 
 @pytest.mark.slow

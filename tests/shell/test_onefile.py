@@ -20,6 +20,8 @@ import pytest
 from scripts.lib import onefile
 from tests.shell.onefile_files import ROOT, OneFile, build, debootstrap, make_tiny, missing, mounted, once
 
+pytestmark = pytest.mark.slow  # each test starts programs, some many times
+
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 
 

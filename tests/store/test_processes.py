@@ -218,7 +218,7 @@ def kill_and_look(path: Path, rounds: int, seed: int) -> None:
 
 @pytest.mark.rule("PE-6", "PE-33", "PE-71", "PE-30")
 def test_killed_at_any_moment(tmp_path: Path) -> None:
-    kill_and_look(tmp_path / "x.db", 10, 1)
+    kill_and_look(tmp_path / "x.db", 5, 1)
 
 
 @pytest.mark.slow

@@ -25,6 +25,8 @@ from tests.session.kit import (
     world,
 )
 
+pytestmark = pytest.mark.slow  # each test starts programs, some many times
+
 
 @pytest.fixture
 def w(tmp_path: Path) -> Iterator[World]:
