@@ -67,10 +67,14 @@ class Target:
                     self._store(part)
 
     def finish(self) -> None:
-        """All rows were taken. A copy that ends where its original goes on is a fork without rows of its own."""
-        if self._base is not None and self._base != self.id and self._shared >= 0:
+        """All rows were taken. A copy that ends where its original goes on is a fork, with rows of its own only behind
+        the last end of a turn."""
+        if self._base is not None and self._base != self.id:
+            rest = self._behind
             with self.db.transaction():
                 self._fork()
+                if rest:
+                    self._store(rest)
 
     def _after_comparing(self, rows: list[Row]) -> list[Row]:
         """The rows that are to be stored, once it is known where; until then none."""

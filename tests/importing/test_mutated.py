@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dsh.query import check
@@ -134,6 +134,7 @@ def _made(tool: str, folder: Path) -> Path:
 @pytest.mark.parametrize("tool", ["opencode", "opencode files", "goose", "crush", "llm", "aider", *JSONL])
 @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(damage=DAMAGE)
+@example(damage=[("cut", 96, 0, 364)])  # a copy of a session, cut off before it goes on by itself
 def test_a_damaged_store_is_imported_as_far_as_it_goes(tool: str, damage: list[Damage]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="dsh-mutated-"))
     try:

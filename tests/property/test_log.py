@@ -296,7 +296,7 @@ def test_a_short_while() -> None:
     "SE-10", "SE-11", "SE-14", "SE-15", "SE-16", "SE-17", "SE-24", "SE-40", "SE-44", "SE-55", "PE-3", "PE-7"
 )
 def test_a_long_while() -> None:
-    run(150, 80)
+    run(100, 80)
 
 
 def run(examples: int, steps: int) -> None:

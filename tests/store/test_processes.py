@@ -224,4 +224,4 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.rule("PE-6", "PE-33", "PE-71", "PE-30")
 def test_killed_at_any_moment_many_times(tmp_path: Path) -> None:
-    kill_and_look(tmp_path / "x.db", 80, 2)
+    kill_and_look(tmp_path / "x.db", 50, 2)
