@@ -150,8 +150,8 @@ CREATE TRIGGER event_delete INSTEAD OF DELETE ON event BEGIN SELECT RAISE(ABORT,
 -- asking each of nine for its WHEN made an append a tenth slower. SQLite runs the triggers of a moment from the last
 -- created to the first, so what every event must obey stands last and is asked first.
 
-CREATE TRIGGER _event_kinds BEFORE INSERT ON _event WHEN new.op IS NOT NULL OR new.source IS NOT NULL
-    OR new.type IN ('turn/end', 'request/header', 'request/header-delta', 'mode/set', 'tool/result', 'assistant/message') BEGIN
+CREATE TRIGGER _event_kinds BEFORE INSERT ON _event WHEN new.type <> 'assistant/chunk' AND (new.op IS NOT NULL
+    OR new.source IS NOT NULL OR new.type IN ('turn/end', 'request/header', 'request/header-delta', 'mode/set')) BEGIN
   SELECT RAISE(ABORT, 'SURFACE_INVALID') WHERE new.op <> '"append"' AND (                                       -- SE-12
     json_valid(new.op) IS NOT 1 OR json_type(new.op) <> 'object'
     OR (SELECT count(*) FROM json_each(new.op)) <> 3 OR new.op ->> 'op' IS NOT 'replace'
