@@ -21,6 +21,8 @@ from dsh.core.errors import ConfigError, ToolError
 from dsh.kernel.config import Config
 from dsh.kernel.signal import Signal
 
+pytestmark = pytest.mark.slow  # real processes that are waited for
+
 
 @pytest.fixture(autouse=True)
 def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

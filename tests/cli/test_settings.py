@@ -13,6 +13,8 @@ from dsh.kernel.config import SETTINGS
 from tests.cli.conftest import Run
 from tests.history import History
 
+pytestmark = pytest.mark.slow  # each test starts the program, some many times
+
 # config
 
 

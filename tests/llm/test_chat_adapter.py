@@ -22,6 +22,8 @@ from dsh.llm.failure import LlmError
 from tests.llm.helpers import RECORDED, SSE, Answer, adapter, collect, expectation, parse, request
 from tests.provider import FakeProvider, Reply, cut, event, hang, raw, status, text, tool_call
 
+pytestmark = pytest.mark.slow  # real time limits of real connections
+
 KEY = "sk-very-secret"
 
 

@@ -28,6 +28,8 @@ from dsh.store.database import Database
 from tests.session.kit import USER, code, damage, text
 from tests.session.logs import HEADER, Row, logs, reader
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = "seq, type, time, data, source_event_seqs, surface_op"
 SHARED: dict[str, Any] = {
     "deadline": None,

@@ -17,6 +17,8 @@ from dsh.store import writes
 from dsh.store.database import Database
 from tests.session.kit import World, dump, raw, whole_turn, world
 
+pytestmark = pytest.mark.slow  # a database for each way round that was tried
+
 PASS = [
     # reading the views in every form
     "SELECT * FROM event",
