@@ -234,8 +234,8 @@ async def quoting(
         typed, _, label = given.partition("=")
         named.append(Reference(find_session(agent.session.db, typed), label or None))
     text, mentioned = mentions(content[0]["text"])
-    prompt = [{**content[0], "text": text}, *content[1:]]
-    return await running.host.get(References).prepare(agent, prompt, [*named, *mentioned])  # type: ignore[arg-type]
+    prompt: list[Block] = [{"type": "text", "text": text}, *content[1:]]
+    return await running.host.get(References).prepare(agent, prompt, [*named, *mentioned])
 
 
 def setup_of(options: Options, running: Program, writer: Writer) -> Callable[[Context], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from dsh import query
+from dsh.cli import output
 from dsh.core.errors import ConfigError, DshError, SessionError, StoreError, UsageError
 from dsh.core.lossless import loads
 from dsh.kernel import config as configuration
@@ -78,6 +80,12 @@ def history(flag: str | None, *, read_only: bool = True) -> Iterator[Database]:
             yield db
     except NoHistory as error:
         raise SessionError(error.message, code="SESSION_NOT_FOUND", hint=error.hint) from error
+
+
+def somebody_to_ask(otherwise: str) -> None:
+    """Make sure that a person can answer a question; UsageError, which says what to do instead, if there is none."""
+    if not (sys.stdin is not None and output.is_terminal(sys.stdin) and output.errors_on_terminal()):
+        raise UsageError(otherwise)
 
 
 def is_there(path: Path) -> bool:

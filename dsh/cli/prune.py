@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsh.cli import output, sizes
-from dsh.cli.common import db_flag, ending_on_sigterm, point_in_time, reading
+from dsh.cli.common import db_flag, ending_on_sigterm, point_in_time, reading, somebody_to_ask
 from dsh.cli.group import db_option
 from dsh.core.errors import UsageError
 from dsh.core.lossless import dumps
@@ -93,8 +92,7 @@ def _counted(done: Iterable[Done]) -> tuple[int, int]:
 
 
 def _agreed(chosen: Sequence[Resting]) -> bool:
-    if not (sys.stdin is not None and output.is_terminal(sys.stdin) and output.errors_on_terminal()):
-        raise UsageError("nobody can be asked whether to delete; --yes deletes without asking")
+    somebody_to_ask("nobody can be asked whether to delete; --yes deletes without asking")
     for each in chosen[:_NAMED]:
         output.note(f"{each.id} {output.title(each.title)}")
     if len(chosen) > _NAMED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsh.cli import output
-from dsh.cli.common import db_flag, ending_on_sigterm, history, point_in_time, reading
+from dsh.cli.common import db_flag, ending_on_sigterm, history, point_in_time, reading, somebody_to_ask
 from dsh.cli.group import db_option
 from dsh.core.errors import StoreError, UsageError
 from dsh.query.naming import find_session
@@ -106,8 +105,7 @@ def _list(found: Iterable[Change]) -> None:
 
 def _agreed(found: Sequence[Change], masker: Masker) -> bool:
     """What a person at the terminal says; UsageError if there is none."""
-    if not (sys.stdin is not None and output.is_terminal(sys.stdin) and output.errors_on_terminal()):
-        raise UsageError("nobody can be asked whether to redact; --yes does without asking")
+    somebody_to_ask("nobody can be asked whether to redact; --yes does without asking")
     sessions = len({each.session for each in found})
     where = f"{len(found)} event{'' if len(found) == 1 else 's'} of {sessions} session{'' if sessions == 1 else 's'}"
     return click.confirm(f"dsh: redact {masker.summary()} in {where} for good?", err=True)

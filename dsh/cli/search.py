@@ -119,8 +119,6 @@ def _check(ctx: click.Context, query: Sequence[str], given: dict[str, Any]) -> N
     if (interactive and (open_ or form)) or (open_ and form) or (given["printed"] and not interactive):
         raise UsageError("-i, --open and --json exclude each other, and --print goes with -i")
     if interactive and given["phrase"]:
-        raise UsageError("--phrase does not go with -i")
-    if interactive and given["phrase"]:
         raise UsageError("-i and --phrase exclude each other")
     if sum(map(bool, (given["phrase"], given["literal"], given["regex"]))) > 1:
         raise UsageError("--phrase, --literal and --regex exclude each other")

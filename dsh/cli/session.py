@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from dsh import query
 from dsh.cli import output
-from dsh.cli.common import db_flag, history, load_config
+from dsh.cli.common import db_flag, history, load_config, somebody_to_ask
 from dsh.cli.group import db_option
 from dsh.core.errors import UsageError
 from dsh.core.lossless import dumps
@@ -219,8 +218,7 @@ def delete(ctx: click.Context, sessions: Sequence[str], yes: bool, with_forks: b
 
 def _agreed(db: Database, ids: Sequence[str], with_forks: bool) -> bool:
     """What a person at the terminal says to the deletion; UsageError if there is none."""
-    if not (sys.stdin is not None and output.is_terminal(sys.stdin) and output.errors_on_terminal()):
-        raise UsageError("nobody can be asked whether to delete; --yes deletes without asking")
+    somebody_to_ask("nobody can be asked whether to delete; --yes deletes without asking")
     doomed = dict.fromkeys(ids)
     if with_forks:
         doomed.update((sharer, None) for id_ in ids for sharer, _ in query.rows(db, "sharers", session=id_))

@@ -15,7 +15,7 @@ from typing import Any
 
 from dsh.core.messages import Block
 from dsh.importing.clean import json_text
-from dsh.importing.model import MORE, Assistant, End, Item, Result, Summary, User
+from dsh.importing.model import MORE, Assistant, End, Record, Result, Summary, User
 from dsh.session.titles import normalised
 
 MAX_TITLE = 200  # characters
@@ -61,20 +61,19 @@ class Builder:
 
     # ------------------------------------------------------------------------------------------------------ records
 
-    def feed(self, item: Item) -> None:
-        if item.at is not None:  # type: ignore[union-attr]
-            self._at = item.at  # type: ignore[union-attr]
-        kind = type(item)
-        if kind is Assistant:
-            self._answer(item)  # type: ignore[arg-type]
-        elif kind is Result:
-            self._result(item)  # type: ignore[arg-type]
-        elif kind is User:
-            self._user(item)  # type: ignore[arg-type]
-        elif kind is End:
-            self._ended(item)  # type: ignore[arg-type]
-        elif kind is Summary:
-            self._summary(item)  # type: ignore[arg-type]
+    def feed(self, record: Record) -> None:
+        if record.at is not None:
+            self._at = record.at
+        if isinstance(record, Assistant):
+            self._answer(record)
+        elif isinstance(record, Result):
+            self._result(record)
+        elif isinstance(record, User):
+            self._user(record)
+        elif isinstance(record, End):
+            self._ended(record)
+        else:
+            self._summary(record)
         self._heights.append(len(self._surface))
 
     def _user(self, item: User) -> None:

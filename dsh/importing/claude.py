@@ -341,7 +341,7 @@ class _File:
         return None if place is None else max(0, place - 1)
 
     def _answers_of_tools(self, at: int | None, content: list[_Block | str]) -> Iterable[Item]:
-        results: list[Item] = []
+        results: list[Result] = []
         other: list[_Block | str] = []
         for block in content:
             if isinstance(block, str) or block.type != "tool_result":
@@ -350,7 +350,7 @@ class _File:
                 results.append(Result(block.tool_use_id, _blocks(block.content), at, block.is_error is True))
         beside = _blocks(other)
         if self._answer is not None and not beside:
-            self._results += results  # type: ignore[arg-type]
+            self._results += results
             return ()
         before = list(self._flushed())
         return [*before, *results, *([User(beside, at, human=False)] if beside else [])]

@@ -107,7 +107,7 @@ class _Reading:
             return
         size, held, skipped = 0, False, 0
         for item in transcript.items:
-            if type(item) is Skipped:
+            if isinstance(item, Skipped):
                 skipped += 1
                 if len(facts["named"]) < _NAMED and self._how != REWRITTEN:
                     facts["named"].append((item.where, item.reason))

@@ -160,7 +160,8 @@ class Skipped(NamedTuple):
     reason: str
 
 
-Item = User | Assistant | Result | Summary | End | Skipped
+Record = User | Assistant | Result | Summary | End
+Item = Record | Skipped
 
 
 @dataclass(slots=True)

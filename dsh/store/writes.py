@@ -214,10 +214,6 @@ def note_import(db: Database, tool: str, path: str, stamp: str, state: Any) -> N
     )
 
 
-def forget_import(db: Database, tool: str, path: str) -> None:
-    db.rows("DELETE FROM import_source WHERE tool = ? AND path = ?", (tool, path))
-
-
 def save_query(db: Database, name: str, sql: str, about: str | None) -> None:
     db.rows("INSERT INTO saved_query(name, sql, about, saved_at) VALUES (?, ?, ?, ?)", (name, sql, about, now_ms()))
 
